@@ -329,7 +329,7 @@ def test_every_property_is_broken_by_some_model():
 def test_a_broken_model_is_caught_by_the_property_that_it_breaks(model):
     name, dtype, message = BROKEN[model]
     example = (X, -X) if model is SwapsItsArguments else X
-    options = {"compile": "eager", "dtypes": (F32,), "autocast": (None,)} if name == "compile" else {}
+    options = {"compile": "eager", "dtypes": (F32,), "region": (None,)} if name == "compile" else {}
     with pytest.raises(CheckError) as caught:
         check_module(model, batch=example, **options)
     failure = caught.value.report.failures[0]

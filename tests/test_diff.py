@@ -424,7 +424,7 @@ BAD: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     ),
     "a batch of the dtype of one": (
         lambda tmp: dtypeguard.diff(linear(), linear().bfloat16(), X), dtypeguard.CompareError,
-        r"its parameters are bfloat16, and the batch is float32. What bfloat16 costs .* compare.model, batch, dtype=",
+        r"its parameters are bfloat16, and the batch is float32. What bfloat16 costs .* dtypeguard.compare.model,",
     ),
     "a batch": (lambda tmp: dtypeguard.diff(linear(), linear(), 3), TypeError, "`batch` is of type int"),
     "outputs": (

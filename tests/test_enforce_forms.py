@@ -535,7 +535,7 @@ def test_a_wrong_result_is_to_be_returned_and_a_wrong_argument_passed(case):
     assert f"  fix        {returned}" in str(caught.value)
     f.__annotations__ = {"given": hint, "x": Float32[Tensor, "n"]}
     with pytest.raises(HintError) as caught:
-        enforce(f)(f32(), 1 if case == "a tensor" else value or 1.5)
+        enforce(f)(f32(), {} if case == "a tensor" else value or 1.5)
     assert f"  fix        {passed}" in str(caught.value)
 
 

@@ -55,9 +55,14 @@ CASES = [
     ("manifest --check dtypes.lock made:model", 0, None),
     ("manifest --check dtypes.lock made:half", 1, "made:half differs from dtypes.lock"),
     ("manifest --check gone.lock made:half", 2, "cannot read gone.lock: no such file or directory"),
-    ("audit --every 3 app.py", 2, "audit(every=3) says at which steps values are looked at: pass values=True too"),
+    ("audit --every 3 app.py", 2, "audit(every=3) says at which steps values are looked at: pass "
+     "values=True (--values) too"),
     ("audit --values --every often app.py", 2, "audit takes every='2^k' (steps 1, 2, 4, 8 ... are looked at), a number "
      "of steps, or None (all), not every='often'"),
+    ("audit --valeus app.py", 2, "unrecognized arguments: --valeus (did you mean '--values'?)"),
+    ("audti app.py", 2, "argument command: invalid choice: 'audti' (did you mean 'audit'?) (choose from "),
+    ("audit", 2, "the following arguments are required: program"),
+    ("compare made.py:model --dtype bfloat16", 2, "made.py is a file: write the name of its module, made:model"),
     ("audit gone.py", 2, "there is no script gone.py"),
     ("rules DG3090", 2, "there is no rule 'DG3090': did you mean DG309 or "),
     ("completion tcsh", 2, "argument shell: invalid choice: 'tcsh' (choose from "),

@@ -311,7 +311,8 @@ def ci(pytester):
     "workers", [(), pytest.param(("-n2",), marks=pytest.mark.slow)], ids=["one process", "two workers"]
 )
 def test_a_baseline_is_written_and_then_nothing_is_new(outcomes, pytester, ci, workers):
-    outcomes(TWO, "--dtypeguard-write-baseline", *workers, ini=INI, passed=3)
+    result = outcomes(TWO, "--dtypeguard-write-baseline", *workers, ini=INI, passed=3)
+    result.stdout.fnmatch_lines(["dtypeguard: wrote 1 finding to */ci/known.json"])
     assert [(row["rule"], row["file"], row["source"]) for row in known(pytester)] == [
         ("DG103", "../test_a_baseline_is_written_and_then_nothing_is_new.py", "x.to(torch.bfloat16)")
     ]

@@ -7,6 +7,7 @@ import argparse
 import difflib
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
@@ -91,7 +92,9 @@ class _Parser(argparse.ArgumentParser):
     wrong = ""
 
     def error(self, message: str) -> NoReturn:
-        super().error(self.wrong or message)
+        choice = re.fullmatch(r".* invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        meant = choice and pyproject.near(choice[1], re.findall(r"[^', ]+", choice[2]))
+        super().error(self.wrong or message.replace(" (choose from ", f"{meant or ''} (choose from ", 1))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -104,9 +107,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         for one in (top, *commands_of(top).values()):
             vars(one)["wrong"] = str(error)
-    options = top.parse_args(argv)
-    if options.parser.wrong:
-        options.parser.error("")
+    options, unknown = top.parse_known_args(argv)
+    if unknown or options.parser.wrong:
+        known = options.parser._option_string_actions
+        meant = next((pyproject.near(one.partition("=")[0], known) for one in unknown if one[:1] == "-"), "")
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
     settle(options)
     try:
         status: int = options.run(options)
@@ -230,7 +235,8 @@ def _audit_options(audit: argparse.ArgumentParser) -> None:
     add("--write-baseline", metavar="PATH", help="write the findings to this file, and do not fail on them")
     add("-m", dest="module", action="store_true", help="the program is a module, as in `python -m`")
     add("program", help="the script, folder or archive to run; with -m, the module")
-    add("arguments", nargs=argparse.REMAINDER, metavar="argument", help="the program's arguments")
+    rest = add("arguments", nargs=argparse.REMAINDER, metavar="argument", help="the program's arguments")
+    rest.required = False  # so that it is not asked for
 
 
 def _compare_options(parser: argparse.ArgumentParser) -> None:

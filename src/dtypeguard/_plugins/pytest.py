@@ -381,10 +381,12 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(text, yellow=True)
     if not run.repairs or verbosity < -1 or config.getoption("no_summary"):
         return
+    from dtypeguard._show.text import number
+
     rows = sorted(run.repairs.items(), key=lambda item: (-item[1], item[0]))
     shown = rows if verbosity > 0 else rows[:_SHOWN]
     places, width = len({row[-1] for row in run.repairs}), len(str(rows[0][1]))
-    title = f"dtypeguard: {_several(run.repairs.total(), 'repair')} in {_several(places, 'place')}"
+    title = f"dtypeguard: {number(run.repairs.total(), 'repair')} in {number(places, 'place')}"
     terminalreporter.write_sep("=", title, yellow=True)
     for row, count in shown:
         function, argument, old, new, site = row
@@ -392,7 +394,3 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(f"{count:{width}} x {what} (first in {run.first[row]})")
     if len(shown) < len(rows):
         terminalreporter.write_line(f"... and {len(rows) - len(shown)} more; -v shows them all")
-
-
-def _several(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -269,3 +269,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         from dtypeguard._show.report.baseline import write_rows
 
         write_rows(rows, path)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if config.getoption(_WRITE):
+        from dtypeguard._show.text import number
+
+        count = number(config.stash[_found].total(), "finding")
+        terminalreporter.write_line(f"dtypeguard: wrote {count} to {_baseline(config)}")

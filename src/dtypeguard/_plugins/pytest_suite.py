@@ -198,11 +198,13 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 def _summary(bad: "list[Finding]", audited: int) -> str:
     """`12 of 340 tests, 3 lines`."""
+    from dtypeguard._show.text import number
+
     if not bad:
-        return f"nothing found in {_several(audited, 'test')}"
+        return f"nothing found in {number(audited, 'test')}"
     tests = {name for finding in bad for name in finding.seen_in}
     lines = {(finding.edit.file, finding.edit.line) if finding.edit else finding.site for finding in bad}
-    return f"{len(tests):,} of {_several(audited, 'test')}, {_several(len(lines), 'line')}"
+    return f"{len(tests):,} of {number(audited, 'test')}, {number(len(lines), 'line')}"
 
 
 def _write(report: "AuditReport", path: str) -> None:
@@ -219,7 +221,3 @@ def _write(report: "AuditReport", path: str) -> None:
             write(path, sarif(causes_of(report.findings)) + "\n")
         case _:
             write(path, f"{report}\n")
-
-
-def _several(count: int, what: str) -> str:
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"

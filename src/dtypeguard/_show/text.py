@@ -41,3 +41,17 @@ def spark(shares: Iterable[float | None]) -> str:
         levels = _LEVELS[1]
     top = len(levels) - 1
     return "".join(levels[min(top, int(top * share + 0.5))] if share else " " for share in shares)
+
+
+def modules_shown(paths: list[str], most: int | None = 6) -> list[str]:
+    """Paths that differ only in numbers in one line: `blocks.0 ... blocks.11 (12 modules)`; None shows all lines."""
+    groups: dict[str, list[str]] = {}
+    for path in paths:
+        groups.setdefault(re.sub(r"\d+", "*", path), []).append(path)
+    lines = [
+        group[0] if len(group) == 1 else f"{group[0]} ... {group[-1]} ({len(group)} modules)"
+        for group in groups.values()
+    ]
+    if most is None or len(lines) <= most + 1:
+        return lines
+    return [*lines[:most], f"... {number(len(lines) - most, 'more line')}"]

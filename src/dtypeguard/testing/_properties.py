@@ -295,7 +295,9 @@ def _mixtures(trial: Trial) -> Iterator[tuple[Finding, str, str]]:
         pair = {finding.from_dtype, finding.to_dtype} & FLOATING
         if own in pair and len(pair) == 2:
             other = name_of(*pair - {own})
-            yield finding, other, _born(finding, other) or f"`{finding.source}` at {finding.site}"
+            born = _born(finding, other)
+            if born or finding.rule != "DG110" or finding.from_dtype is not own:  # else other is what the kernel wants
+                yield finding, other, born or f"`{finding.source}` at {finding.site}"
 
 
 def _born(finding: Finding, dtype: str) -> str | None:

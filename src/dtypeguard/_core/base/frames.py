@@ -29,6 +29,7 @@ _INTERNAL: tuple[str, ...] = (
     TORCH,
     os.path.dirname(os.path.abspath(jaxtyping.__file__)) + os.sep,  # whose decorator stands between
     _LIBRARY + "contextlib.py",
+    os.path.join(_LIBRARY + "asyncio", ""),  # whose loop runs a task, not its author's line
     "<string>",
 )
 _HOOKS = "accelerate/"  # stands between a caller and a model that it prepared

@@ -11,6 +11,7 @@ from .family import prefer, within
 from .state import CallState
 
 _NUMBERS = {bool: "bool", int: "int64", float: "float32", complex: "complex64"}
+_AXES = 64  # torch has no more; a list may be in itself
 
 
 def from_numpy(value: Any) -> Tensor | None:
@@ -65,10 +66,11 @@ def _numbers_dtype(value: Any) -> torch.dtype | None:
     return torch.get_default_dtype() if kind is float else BY_NAME[_NUMBERS[kind]]
 
 
-def _lengths(value: Any, kinds: set[type]) -> tuple[int, ...] | None:
+def _lengths(value: Any, kinds: set[type], most: int = _AXES) -> tuple[int, ...] | None:
     if type(value) in _NUMBERS:
         kinds.add(type(value))
         return ()
-    inner = {_lengths(one, kinds) for one in value} if type(value) in (list, tuple) else {None}
+    nested = type(value) in (list, tuple) and most > 0
+    inner = {_lengths(one, kinds, most - 1) for one in value} if nested else {None}
     (lengths,) = inner if len(inner) == 1 else (None,)
     return None if lengths is None else (len(value), *lengths)

@@ -235,7 +235,9 @@ class Values:
             self._blame("a result", None, held, held.error)
 
     def _unread(self, source: Row) -> None:
-        if not source.given:
+        if source.backward:
+            source.unread = True
+        elif not source.given:
             self._harm(source, Cause.BORN, "a result", None, float("inf"))
 
     def _blame(

@@ -129,7 +129,7 @@ class Flags:
     def _over(self, flag: Flag) -> None:
         if not isinstance(flag.bad, int):  # on another device: it is told when it is read
             flag.dead = True
-        elif flag.bad and not flag.seen and flag.source is not None and not flag.source.backward:
+        elif flag.bad and not flag.seen and flag.source is not None:
             self._left(flag.source)
 
     def _get(self, tensor: Tensor) -> Flag | None:

@@ -74,6 +74,7 @@ class Row:
         "stalled",
         "stuck",
         "unmoved",
+        "unread",
         "visits",
         "wrong",
     )  # fmt: skip
@@ -88,6 +89,7 @@ class Row:
             None  # the row that computed an input of this shape: the last round of a running total
         )
         self.given = False  # not computed here: its values came in so
+        self.unread = False  # there are values that are not finite, and that no operation has read
         self.example: tuple[float, float] | None = None  # a value, and what it would be
         self.largest = 0.0  # what its values were like, at most: their root mean square
         self.count = 0  # of values that were looked at

@@ -78,6 +78,10 @@ class Findings:
             and cast.to_dtype.itemsize > cast.from_dtype.itemsize
         ]  # fmt: skip
 
+    def discarded(self) -> int:
+        """How many casts that code writes drop the imaginary part."""
+        return sum(c.count for c, _ in self._casts.values() if c.from_dtype.is_complex and not c.to_dtype.is_complex)
+
     def add(
         self,
         rule: Rule | str,

@@ -226,10 +226,14 @@ class Watching(Mode):
         recorder.emit("write", event)
 
     def _promote(self, recorder: Recorder, event: Op) -> None:
-        """Operands without axes promote nothing, unless there is nothing else."""
+        """Operands without axes promote nothing, unless there is nothing else; a part of a complex one is none."""
         out = event.out
-        alone = all(tensor.ndim == 0 for tensor in event.inputs)
-        odd = [t for t in event.inputs if t.dtype is not out.dtype and t.dtype is not torch.bool and (t.ndim or alone)]
+        alone, dtype = all(tensor.ndim == 0 for tensor in event.inputs), out.dtype.to_real()
+        odd = [
+            t
+            for t in event.inputs
+            if t.dtype.to_real() is not dtype and t.dtype is not torch.bool and (t.ndim or alone)
+        ]
         odd = [t for t in odd if t.is_floating_point() or t.is_complex() or not _made_inside(recorder, t, event.site)]
         if not odd:
             return

@@ -39,6 +39,8 @@ class Promotions:
     harmful: int = 0
     bytes: int = 0
     code: str = ""  # of the wide operand
+    pair: tuple[torch.dtype, torch.dtype] = (torch.float32, torch.float64)  # of both operands, which may be complex
+    result: torch.dtype = torch.float64
 
     @property
     def creeps(self) -> bool:
@@ -117,7 +119,10 @@ def promoted(event: Op, audit: Recorder) -> None:
         else:
             meant = meant or event.autocast or _is_meant(narrow_node)
         row = Promotions(event.site, event.module, event.name, narrow, wide, meant, nodes, narrow_node, both, own)
-        row.code = _code(event, next(tensor for tensor in some if _real(tensor) is wide or both))
+        wider = next(tensor for tensor in some if _real(tensor) is wide or both)
+        row.code = _code(event, wider)
+        row.pair = next(t.dtype for t in some if _real(t) is narrow), wider.dtype
+        row.result = event.out.dtype
         lines[key] = row
     row.count += 1
     row.bytes += size_of(event.out)
@@ -144,7 +149,10 @@ def are_floats(tensors: Iterable[Tensor]) -> bool:
 
 def _real(tensor: Tensor) -> torch.dtype | None:
     """The dtype of a floating tensor, or of the parts of a complex one."""
-    dtype = tensor.dtype
+    return _real_of(tensor.dtype)
+
+
+def _real_of(dtype: torch.dtype) -> torch.dtype | None:
     return dtype if dtype.is_floating_point else dtype.to_real() if dtype.is_complex else None
 
 
@@ -218,22 +226,42 @@ def blame(audit: Recorder) -> None:
 
 def tell(rule: Rule, row: Promotions, audit: Recorder, **facts: Any) -> None:
     nodes = row.nodes if not row.own else () if row.narrow_node is None else (row.narrow_node,)
-    facts = {**facts_of(row.site, row.op, row.narrow, row.wide, row.bytes), **facts}
+    facts = {**facts_of(row.site, row.op, row.pair, row.result, row.bytes), **facts}
     if row.cast_back and not row.harms:
-        facts["size"] += f"; later cast back to {name_of(row.narrow)}"
+        facts["size"] += f"; later cast back to {name_of(like(row.pair[1], row.narrow))}"
     finding = audit.find(
         rule, row.site, module=row.module, op=row.op, severity=None if row.harms else Severity.INFO,
-        facts=facts, from_dtype=row.narrow, to_dtype=row.wide, bytes=row.bytes, origin=nodes[0].line() if nodes else (),
+        facts=facts, from_dtype=like(row.pair[1], row.narrow), to_dtype=row.result, bytes=row.bytes,
+        origin=nodes[0].line() if nodes else (),
     )  # fmt: skip
     if finding is not None:
         finding.count += row.count - 1
 
 
-def facts_of(site: Site, op: str, narrow: torch.dtype, wide: torch.dtype, size: int) -> dict[str, Any]:
-    """What both rules say of operands that promote each other."""
-    back = f"`.to(torch.{name_of(narrow)})` on the {name_of(wide)} operand where it is made, or on the result"
-    advice = f"{back}; where {name_of(wide)} is meant, as in a loss, `.to(torch.{name_of(wide)})` on the other"
-    if not narrow.is_floating_point:
+def facts_of(
+    site: Site, op: str, pair: tuple[torch.dtype, torch.dtype], result: torch.dtype, size: int
+) -> dict[str, Any]:
+    """What both rules say of operands that promote each other, the narrower first."""
+    narrow, wide = pair
+    back = (
+        f"`.to(torch.{name_of(like(wide, narrow))})` on the {name_of(wide)} operand where it is made, or on the result"
+    )
+    advice = (
+        f"{back}; where {name_of(wide)} is meant, as in a loss, `.to(torch.{name_of(like(narrow, wide))})` on the other"
+    )
+    if _real_of(narrow) is None:
         advice = f"`.to(torch.{name_of(wide)})`, if it is meant"
-    pair, what = f"{name_of(narrow)} and {name_of(wide)}", site.expression or op
-    return {"what": what, "pair": pair, "wide": name_of(wide), "size": f", {human(size)}", "advice": advice}
+    text = f"{name_of(narrow)} and {name_of(wide)}"
+    return {
+        "what": site.expression or op,
+        "pair": text,
+        "wide": name_of(result),
+        "size": f", {human(size)}",
+        "advice": advice,
+    }
+
+
+def like(dtype: torch.dtype, other: torch.dtype) -> torch.dtype:
+    """A dtype of another's precision that holds what the first does: complex where that is complex."""
+    real = _real_of(other)
+    return other if real is None else real.to_complex() if dtype.is_complex else real

@@ -8,14 +8,14 @@ from ..._engine.watch.lineage import FIRST
 from ..._engine.watch.text import operand
 from .._kit import Node, Op, Recorder, Rule, Severity, name_of, on
 from .._refusals import Refused, Turn, explains
-from ._promotions import Promoted, open_promotions, rows, tell
+from ._promotions import Promoted, like, open_promotions, rows, tell
 
 RULE = Rule(
     "DG101",
     "float64-creep",
     Severity.WARNING,
     summary="A float64 operand turns float32 results into float64.",
-    says="`{what}` {how} float64 and {other}{size}",
+    says="`{what}` {how} {double} and {other}{size}",
     fix="convert where the float64 is born: {advice}",
     why=(
         "NumPy and Python compute in float64, models in float32 or less. One float64 operand makes every "
@@ -56,7 +56,7 @@ def _was_made_so(node: Node) -> bool:
 def judge(audit: Recorder) -> None:
     for row in rows(audit):
         if row.creeps:
-            tell(RULE, row, audit, **_creep(row.nodes, row.narrow, row.code))
+            tell(RULE, row, audit, **_creep(row.nodes, row.pair, row.code))
 
 
 @explains(Turn.FLOAT64)
@@ -66,16 +66,18 @@ def refused(it: Refused) -> bool:
         return False
     nodes = tuple(o.node for o in it.odd if o.node is not None and o.dtype is torch.float64)
     narrow = it.models or min(it.floats, key=lambda dtype: dtype.itemsize)
-    facts = {**_creep(nodes, narrow), "how": "was refused: it mixes"}
+    facts = {**_creep(nodes, (narrow, torch.float64)), "how": "was refused: it mixes"}
     doubles = [o for o in it.odd if o.dtype is torch.float64]
     kept = [o for o in doubles if o.owned or (o.node is not None and o.node.named)]  # by a module: no argument is wrong
     return it.tell(RULE, **facts, size="".join(f"; {o}" for o in kept))
 
 
-def _creep(nodes: tuple[Node, ...], other: torch.dtype, code: str = "") -> dict[str, Any]:
+def _creep(nodes: tuple[Node, ...], pair: tuple[torch.dtype, torch.dtype], code: str = "") -> dict[str, Any]:
     """The facts of DG101; `code` is what is float64 where it was not seen being born."""
     birth = nodes[0].birth if nodes else None
-    cast = f".to(torch.{name_of(other if other.is_floating_point else torch.float32)})"
+    other, double = pair
+    narrow = other if other.is_floating_point or other.is_complex else torch.float32
+    cast = f".to(torch.{name_of(like(double, narrow))})"
     if birth is None or birth.op == FIRST:
         advice = f"`{operand(code)}{cast}`"
     elif birth.named:
@@ -85,4 +87,4 @@ def _creep(nodes: tuple[Node, ...], other: torch.dtype, code: str = "") -> dict[
         advice = f"in the data set, or {how} at the top of the loop"
     else:
         advice = f"`{operand(birth.site.expression)}{cast}`"
-    return {"how": "mixes", "other": name_of(other), "advice": advice}
+    return {"how": "mixes", "double": name_of(double), "other": name_of(other), "advice": advice}

@@ -42,7 +42,7 @@ def integers(event: Op, audit: Recorder) -> None:
     if are_floats(event.kept) or not are_floats(event.inputs) or not event.out.dtype.is_floating_point:
         return
     source, out = event.kept[0], event.out
-    facts = facts_of(event.site, event.name, source.dtype, out.dtype, size_of(out))
+    facts = facts_of(event.site, event.name, (source.dtype, out.dtype), out.dtype, size_of(out))
     audit.suspect(RULE, event, source, **facts).find(audit, Severity.INFO)
 
 

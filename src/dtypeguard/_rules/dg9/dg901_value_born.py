@@ -54,7 +54,7 @@ def born(harm: Harm, audit: Recorder) -> None:
     row = harm.row
     dtype = name_of(row.dtype)
     if harm.cause is Cause.BORN:
-        if row.backward and not harm.felt:  # in no gradient: torch puts zeros there, as behind a norm of 0
+        if row.backward and not harm.felt and not row.unread:  # torch puts zeros there, as behind a norm of 0
             return
         count = f"{row.born} of {row.of}" if row.born else f"{row.lost} of {row.count}"
         become = "are NaN when they come in" if row.given else f"become infinite or NaN in {dtype}"

@@ -208,7 +208,8 @@ def cast_lines(casts: Sequence[Cast], style: Style) -> Iterator[str]:
         return
     rows = sorted(groups.items(), key=lambda row: -sum(cast.bytes for cast in row[1]))
     width = max(len(_arrow(group[0])) for _, group in rows[:_CASTS])
-    yield f"casts that are worth a look ({len(rows)} of {cast_count(casts).removeprefix('casts at ')})"
+    lines = len({site for (_, _, site, _), _ in rows})
+    yield f"casts that are worth a look ({lines} of {cast_count(casts).removeprefix('casts at ')})"
     yield f"  {'bytes':>9}   times  {'cast':<{width}}  line, and why"
     for (*_, worth), group in rows[:_CASTS]:
         size, count = human(sum(cast.bytes for cast in group)), sum(cast.count for cast in group)

@@ -3,6 +3,7 @@
 import importlib
 import os
 import sys
+from pathlib import PurePath
 from typing import Any
 
 from ..._core.base.usage import Usage
@@ -40,6 +41,9 @@ def found_by(name: str) -> Any:
     module, _, attribute = name.partition(":")
     if not module or not attribute:
         raise Usage(f"{name!r} names no function: write package.module:function")
+    if module.endswith(".py"):
+        name = ".".join(PurePath(module).with_suffix("").parts)
+        raise Usage(f"{module} is a file: write the name of its module, {name}:{attribute}")
     if not sys.flags.safe_path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:

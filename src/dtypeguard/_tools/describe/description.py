@@ -11,9 +11,9 @@ from ..._core.base.config import current_casting, current_mode
 from ..._core.base.dtypes import name_of
 from ..._core.doors.forward import Options
 from ..._show.result import Result
-from ..._show.text import number
+from ..._show.text import modules_shown, number
 from .held import HeldArgument, HeldModule
-from .words import demands, folded, held_line, listed, row, shown, some
+from .words import demands, folded, held_line, listed, row, some
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -84,7 +84,7 @@ class Description(Result):
             width = min(22, max((len(name) for name, _ in rows), default=0) + 2)
             for name, text in rows:
                 yield from row(name, text, width)
-            yield from (line for path in shown(paths) for line in folded(f"  {path}", "    ") if len(paths) > 1)
+            yield from (line for path in modules_shown(paths) for line in folded(f"  {path}", "    ") if len(paths) > 1)
         for text in self.ends():
             yield ""
             yield from folded(text)

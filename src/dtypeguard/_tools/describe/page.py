@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..._show.fragment import badge, facts, folded, joined, listed, plain, table
-from .words import demands, held_line, shown
+from ..._show.text import modules_shown
+from .words import demands, held_line
 
 
 def parts_of(description: Any) -> tuple[Any, ...]:
@@ -36,5 +37,5 @@ def _groups(description: Any) -> Iterator[dict[str, Any]]:
             "title": description.title(module, paths),
             "held": held_line(module),
             "demands": list(demands(module)),
-            "paths": shown(paths, None) if several else [],
+            "paths": modules_shown(paths, None) if several else [],
         }

@@ -1,6 +1,5 @@
 """A description in words."""
 
-import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -8,11 +7,9 @@ from typing import Any
 import torch
 
 from ..._core.base.dtypes import FLOATING, TABLE, Kind, name_of
-from ..._show.text import number
 from .held import HeldArgument, HeldModule
 
 _COLUMNS = 78
-_FEW = 6  # rows of paths
 
 
 def held_line(module: HeldModule) -> str:
@@ -53,6 +50,8 @@ def demand(argument: HeldArgument, module: HeldModule) -> str:
         said = f"{argument.annotation}: {said}"
     if argument.holds == "integers":
         said = f"any integer or bool, or {said}"
+    elif argument.annotation is None and not said.startswith("any"):
+        said = f"floats as {said}"
     return f"{said}; integers are moved, too" if moved else said
 
 
@@ -62,20 +61,6 @@ def dtypes_said(dtypes: Iterable[torch.dtype]) -> str:
     found = ordinary or list(dtypes)
     words = ["any floating dtype"] if set(found) >= FLOATING else []
     return ", ".join(words + [name_of(dtype) for dtype in found if not words or dtype not in FLOATING]) or "none"
-
-
-def shown(paths: list[str], most: int | None = _FEW) -> list[str]:
-    """Paths that differ only in numbers in one line: `blocks.0 ... blocks.11 (12 modules)`; None shows all lines."""
-    groups: dict[str, list[str]] = {}
-    for path in paths:
-        groups.setdefault(re.sub(r"\d+", "*", path), []).append(path)
-    lines = [
-        group[0] if len(group) == 1 else f"{group[0]} ... {group[-1]} ({len(group)} modules)"
-        for group in groups.values()
-    ]
-    if most is None or len(lines) <= most + 1:
-        return lines
-    return [*lines[:most], f"... {number(len(lines) - most, 'more line')}"]
 
 
 def some(paths: tuple[str, ...]) -> str:

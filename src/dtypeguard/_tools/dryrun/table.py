@@ -1,5 +1,6 @@
 """What `dryrun` found: a table of cells, to print, to ask, to keep, to look at."""
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -11,7 +12,7 @@ from ..._core.base.errors import render
 from ..._show.chips import short
 from ..._show.result import Drawn
 from ..._show.svg import Matrix
-from ..._show.text import number
+from ..._show.text import modules_shown, number
 from .cells import DryrunCell, Status, dtype_title
 
 Dtype = torch.dtype | FloatName | None
@@ -22,7 +23,7 @@ STATUSES: dict[Status, str] = {
     "refused": "PyTorch refuses it, with a guard in lenient mode too",
     "unknown": "it depends on values that are not computed",
 }
-_WIDE = 16  # columns of the printed table
+_WIDE, _TITLE, _COLUMNS = 16, 20, 78  # columns of the printed table, of titles of a list, of its lines
 _FEW = 6  # names, or lines, of a longer list
 
 
@@ -158,7 +159,7 @@ class DryrunTable(Drawn):
         ]
         for cell in own:
             groups = _grouped((dtypes, path) for path, dtypes in cell.modules.items())
-            lines = [f"{', '.join(map(name_of, dtypes)):<20}{', '.join(_some(paths))}" for (dtypes,), paths in groups]
+            lines = [line for (dtypes,), paths in groups for line in _folded(", ".join(map(name_of, dtypes)), paths)]
             yield f"modules under autocast {_dtype_text(cell.region)}, {dtype_title(cell.parameters)} parameters", lines
 
     def born(self) -> Iterator[tuple[str, list[str]]]:
@@ -192,6 +193,15 @@ def _dtype_text(dtype: torch.dtype | None, nothing: str = "None") -> str:
 
 def _line(*texts: str) -> str:
     return "".join(f"{text:<{_WIDE if n > 1 else 11}} " for n, text in enumerate(texts)).rstrip()
+
+
+def _folded(title: str, paths: list[str]) -> list[str]:
+    """Modules beside a title, in lines of a terminal's width."""
+    first, indent = f"{title:<{_TITLE}}", " " * _TITLE
+    return textwrap.wrap(
+        ", ".join(modules_shown(paths)), _COLUMNS, initial_indent=first, subsequent_indent=indent,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
 
 
 def _some(texts: list[str]) -> list[str]:

@@ -53,6 +53,7 @@ class Run:
         outside: what it tried to write outside of its copy.
         files: the files of the working tree that it has loaded.
         widened: the lines, file and number, at which it casts floats to wider ones.
+        discarded: how many casts drop an imaginary part.
     """
 
     findings: list[Finding]
@@ -65,6 +66,7 @@ class Run:
     outside: str = ""
     files: tuple[str, ...] = ()
     widened: tuple[tuple[str, int], ...] = ()
+    discarded: int = 0
 
     @property
     def bad(self) -> list[Finding]:
@@ -311,7 +313,7 @@ class Search:
 
     def _judge(self, cause: Cause, state: State, base: Run, edited: State, run: Run) -> list[Cause] | None:
         """New causes that came with an edit; None if it does not help."""
-        if _still_found(cause, state, run, edited):
+        if _still_found(cause, state, run, edited) or run.discarded > base.discarded:
             return None
         known = {state.key(finding) for finding in base.bad}
         new = causes_of(finding for finding in run.bad if edited.key(finding) not in known)
