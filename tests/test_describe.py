@@ -162,7 +162,7 @@ def test_hints_and_names_say_what_an_argument_holds_behind_decorators_too():
         assert list(demands(describe(model)[""])) == [
             ("input_ids", "any integer"),
             ("attention_mask", f"any integer or bool, or {floating}"),
-            ("inputs_embeds", floating),
+            ("inputs_embeds", f"floats: {floating}"),
             ("labels", f"any integer or bool, or {floating}"),
             ("others", "no tensors: use_cache"),
         ]

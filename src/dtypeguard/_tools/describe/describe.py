@@ -55,7 +55,7 @@ def describe(model: nn.Module, /, **options: Unpack[GuardOptions]) -> Descriptio
     <BLANKLINE>
     Linear.forward
       like weight: bfloat16 on cpu
-      input  floats as bfloat16; within autocast also float16, float32
+      input  floats: bfloat16; within autocast also float16, float32
     <BLANKLINE>
     Unannotated integer and bool tensors, and 0-dim float32 numbers beside half
     parameters, keep their dtype.

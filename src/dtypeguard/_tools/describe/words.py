@@ -51,7 +51,7 @@ def demand(argument: HeldArgument, module: HeldModule) -> str:
     if argument.holds == "integers":
         said = f"any integer or bool, or {said}"
     elif argument.annotation is None and not said.startswith("any"):
-        said = f"floats as {said}"
+        said = f"floats: {said}"
     return f"{said}; integers are moved, too" if moved else said
 
 
