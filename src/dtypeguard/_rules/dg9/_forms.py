@@ -8,7 +8,9 @@ from ..._engine.values.rows import Row
 
 Form = tuple[Any, ...]  # the name of an operation, and its operands
 _OPERATORS = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.Pow: "pow"}
-_NAMES = frozenset("square log exp sum softmax sqrt pow".split())
+_NAMES = frozenset("square log log1p exp sum sigmoid softmax sqrt pow".split())
+_MODULES = frozenset("torch F nn.functional torch.nn.functional torch.special math np numpy".split())
+_ATOMS = ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant  # they need no parentheses
 
 
 def instead(row: Row) -> str | None:
@@ -40,13 +42,31 @@ def _better(form: Form) -> Iterator[str]:
             yield f"torch.softmax({_write(x)}, {_write(dim)})"
         case ("div", ("exp", x), ("sum", ("exp", y))) if x == y:
             yield f"torch.softmax({_operand(x)}.flatten(), 0).view_as({_write(x)})"
+        case ("log", ("add", ("exp", x), ("exp", y))):
+            yield f"torch.logaddexp({_write(x)}, {_write(y)})"
+        case (
+            ("log", ("add", ("number", 1), ("exp", x)))
+            | ("log", ("add", ("exp", x), ("number", 1)))
+            | ("log1p", ("exp", x))
+        ):
+            yield f"torch.nn.functional.softplus({_write(x)})"
+        case ("log", ("sigmoid", x)):
+            yield f"torch.nn.functional.logsigmoid({_write(x)})"
+        case ("log", ("sub", ("number", 1), ("sigmoid", x))):
+            yield f"torch.nn.functional.logsigmoid(-{_operand(x)})"
+        case ("div", ("sub", ("exp", x), ("exp", y)), ("add", ("exp", a), ("exp", b))) if (x, y) == (a, b):
+            if _write(y) == f"-{_operand(x)}":
+                yield f"torch.tanh({_write(x)})"
+        case ("mul", x, ("log", y)) | ("mul", ("log", y), x) if x == y:
+            yield f"torch.xlogy({_write(x)}, {_write(x)})"
         case ("log", ("add", ("number", 1), x)) | ("log", ("add", x, ("number", 1))):
             yield f"torch.log1p({_write(x)})"
         case ("sub", ("exp", x), ("number", 1)):
             yield f"torch.expm1({_write(x)})"
         case ("sqrt", ("add", x, y)):
             if (one := _squared(x)) is not None and (other := _squared(y)) is not None:
-                yield f"torch.hypot({_write(one)}, {_write(other)})"
+                if "number" not in (one[0], other[0]):  # of which it takes none
+                    yield f"torch.hypot({_write(one)}, {_write(other)})"
 
 
 def _squared(form: Form) -> Form | None:
@@ -65,10 +85,10 @@ def _form(node: ast.AST) -> Form:
         return "number", node.value
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         return _OPERATORS[type(node.op)], _form(node.left), _form(node.right)
-    if isinstance(node, ast.Call):
+    if isinstance(node, ast.Call) and not any(isinstance(one, ast.Starred) for one in node.args):
         function, arguments = node.func, [*map(_form, node.args)]
         name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-        if isinstance(function, ast.Attribute) and ast.unparse(function.value) not in ("torch", "F", "math", "np"):
+        if isinstance(function, ast.Attribute) and ast.unparse(function.value) not in _MODULES:
             arguments.insert(0, _form(function.value))
         arguments += [_form(keyword.value) for keyword in node.keywords if keyword.arg in ("dim", "axis")]
         if name in _NAMES and arguments:
@@ -77,9 +97,9 @@ def _form(node: ast.AST) -> Form:
 
 
 def _operand(form: Form) -> str:
-    """An operand of which a method is called."""
+    """An operand of an operator, or one of which a method is called."""
     text = _write(form)
-    return text if text.isidentifier() else f"({text})"
+    return text if isinstance(ast.parse(text, mode="eval").body, _ATOMS) else f"({text})"
 
 
 def _write(form: Form) -> str:
@@ -89,5 +109,5 @@ def _write(form: Form) -> str:
             return str(text)
         case ("add" | "sub" | "mul" | "div" | "pow" as name, x, y):
             sign = {"add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**"}[name]
-            return f"{_write(x)} {sign} {_write(y)}"
+            return f"{_operand(x)} {sign} {_operand(y)}"
     return f"torch.{form[0]}({', '.join(map(_write, form[1:]))})"

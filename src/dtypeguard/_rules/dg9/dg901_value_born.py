@@ -43,7 +43,16 @@ _INSTEAD = {  # functions that overflow in every dtype
 _CASTS = frozenset(["_to_copy", "copy_"])
 _DIVISOR = "keep the divisor from zero: an epsilon, or float64 for large numbers of which it is the difference"
 _ROOT, _LOG = "an epsilon below the root, or a clamp", "an epsilon below the logarithm, or a clamp"
+_NOTHING = "no value is left to average: ask how many there are first, or divide a sum by that number, clamped to 1"
+_MASKED = (
+    "where all scores of a row are -inf, as where all of it is masked, there is no result: mask with a finite number, "
+    "`torch.finfo(scores.dtype).min`, or leave such rows out"
+)
 _FINITE = {  # what to do about arguments for which there is no finite result
+    **dict.fromkeys(["mean", "nll_loss_forward", "nll_loss2d_forward"], _NOTHING),
+    **dict.fromkeys(["softmax", "_softmax", "log_softmax", "_log_softmax"], _MASKED),
+    **dict.fromkeys(["var", "std", "var_mean", "std_mean"], "of one value it is NaN: `correction=0`, or more values"),
+    **dict.fromkeys(["acos", "asin", "atanh", "acosh"], "clamp its argument, a little inside of where it is defined"),
     **dict.fromkeys(["div", "reciprocal", "true_divide"], _DIVISOR), **dict.fromkeys(["sqrt", "rsqrt"], _ROOT),
     **dict.fromkeys(["log", "log2", "log10", "log1p"], _LOG),
 }  # fmt: skip
