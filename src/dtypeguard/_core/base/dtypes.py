@@ -107,7 +107,7 @@ WIDER: dict[torch.dtype, torch.dtype] = {
     torch.complex32: torch.complex64,
     torch.complex64: torch.complex128,
 }
-HALF_ULP: dict[torch.dtype, float] = {dtype: torch.finfo(dtype).eps / 2 for dtype in WIDER}
+HALF_ULP: dict[torch.dtype, float] = {dtype: torch.finfo(dtype).eps / 2 for dtype in (*WIDER, *WIDER.values())}
 # What a norm's kernel takes besides its parameters' own dtype: measured for batch, layer, group, instance, RMS norm.
 NARROWER: dict[torch.dtype, frozenset[torch.dtype]] = {torch.float32: AUTOCAST}
 

@@ -12,7 +12,7 @@ from torch.autograd.function import BackwardCFunction
 
 from ..._core.base import private
 from ..._core.base.progress import tell
-from ..operands import shadowed, summed
+from ..operands import summed
 from ..ops import FLUSHES, Operator, Way
 from ..watch.recorder import Recorder
 from ..watch.sites import Site
@@ -226,7 +226,7 @@ class Values:
 
     def settle(self, tensor: Any) -> None:
         """From now on the values are right as they are."""
-        if self.shadow is not None and isinstance(tensor, Tensor) and shadowed(tensor):
+        if self.shadow is not None and isinstance(tensor, Tensor) and summed(tensor):
             self.shadow.memory.drop(tensor)
 
     def _left_unread(self, held: ShadowStorage) -> None:

@@ -6,13 +6,16 @@ are read anew each time, as NumPy may have changed them.
 """
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ..._core.base.dtypes import WIDER
+from ..operands import plain, shadowed
+
+DOUBLE = frozenset([torch.float64, torch.complex128])  # right as they are, but for what they are computed from
 
 
 class ShadowStorage:
@@ -73,7 +76,7 @@ class Memory:
     """
 
     kind: ClassVar[type[ShadowStorage]] = ShadowStorage
-    wider: Mapping[torch.dtype, torch.dtype] = WIDER
+    wider: Mapping[torch.dtype, torch.dtype] = {**WIDER, **{dtype: dtype for dtype in DOUBLE}}
 
     def __init__(self, left: Callable[[ShadowStorage], None]) -> None:
         self._of: dict[int, ShadowStorage] = {}
@@ -96,6 +99,17 @@ class Memory:
         if held is None or held.dtype is not tensor.dtype or held.size != storage.nbytes() or held.ref() is not storage:
             return None
         return held
+
+    def find(self, tensor: Tensor) -> ShadowStorage | None:
+        """The shadow of any tensor."""
+        known = plain(tensor) if tensor.dtype in DOUBLE else shadowed(tensor)
+        return self.get(tensor) if known else None
+
+    def takes(self, tensor: Tensor, inputs: Iterable[Tensor]) -> bool:
+        """Whether the result of an operation can have a shadow; one in float64 only if an input has one."""
+        if tensor.dtype in DOUBLE:
+            return tensor.dtype in self.wider and plain(tensor) and any(map(self.find, inputs))
+        return shadowed(tensor)
 
     def read(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
         """The shadow, or where there is none the values, in a dtype."""

@@ -24,7 +24,7 @@ from .cancellation import Incoming, are_squares, cancellation_of, gradient_of_so
 from .choices import WHOLE, Choices, at_places, decidable
 from .kernels import composite
 from .measure import error_of, flushed, norm, worst
-from .memory import Memory, ShadowStorage
+from .memory import DOUBLE, Memory, ShadowStorage
 from .rows import Cause, Row
 
 # Results do not change if these are scaled by 1/4 to 4, only `_LOOP` may not be 1: measured on the programs of DG9 and
@@ -38,7 +38,6 @@ _WRONG = 0.25  # an error of what is written, for which it may go another way
 _GROWN = 2.0  # times the error of what is added
 _OFTEN = 32  # visits of a running total between two measurements
 _LOOP = 4  # operations from one round of an accumulation to the next
-_DOUBLE = frozenset([torch.float64, torch.complex128])
 _SINGLE = frozenset([torch.float32, torch.complex64])
 
 RowOf = Callable[[Operator, torch.dtype], Row]
@@ -74,13 +73,12 @@ class Shadow:
     def before(self, op: Operator, args: Any, kwargs: Any, row_of: RowOf) -> Writing | None:
         if not op.writes or op.way in (Way.FILL, Way.OPAQUE, Way.NONE):
             return None
-        targets = [tensor for tensor in written(op, args, kwargs) if shadowed(tensor)]
+        given = operands(args, kwargs)
+        targets = [tensor for tensor in written(op, args, kwargs) if self.memory.takes(tensor, given)]
         if not targets:
             return None
-        if op.exact:
-            given = operands(args, kwargs)
-            if not any(map(self._shadow_of, given)) and not op.rounds(given, targets[0].dtype):
-                return None
+        if op.exact and not any(map(self.memory.find, given)) and not op.rounds(given, targets[0].dtype):
+            return None
         row = row_of(op, targets[0].dtype)
         row.visits += 1
         look = self._due(row)
@@ -96,9 +94,6 @@ class Shadow:
             values, shadow = first.clone(), incoming[0].held.like(first).clone()
         return Writing(row, look, incoming, values, shadow)
 
-    def _shadow_of(self, tensor: Tensor) -> ShadowStorage | None:
-        return self.memory.get(tensor) if shadowed(tensor) else None
-
     # ------------------------------------------------------------ after it
 
     def after(
@@ -109,12 +104,18 @@ class Shadow:
         memory, way = self.memory, op.way_for(args, kwargs)
         if way is Way.FILL:
             for tensor in written(op, args, kwargs):
-                held = memory.get(tensor) if shadowed(tensor) else None
+                held = memory.find(tensor)
                 if held is not None:
                     held.write(tensor, tensor)
                     held.path = None
             return
-        given: Given = {id(tensor): (tensor, memory.get(tensor)) for tensor in inputs if shadowed(tensor)}
+        given: Given = {}
+        for tensor in inputs:
+            if tensor.dtype in DOUBLE:
+                if (held := memory.find(tensor)) is not None:
+                    given[id(tensor)] = tensor, held
+            elif shadowed(tensor):
+                given[id(tensor)] = tensor, memory.get(tensor)
         if way is Way.OPAQUE:
             self._drop_shadows(op, args, kwargs, given)
             return
@@ -123,7 +124,7 @@ class Shadow:
                 self.choices.matched(args, out, lambda: row_of(op, next(iter(given.values()))[0].dtype), self._due)
             return
         self.choices.bounded(op, args, kwargs, out)
-        made = new_results(out, given)
+        made = new_results(memory, out, given)
         if writing is None and not made:
             if op.decides and given and not (isinstance(out, Tensor) and out.is_floating_point()):
                 self._decision(op, args, kwargs, inputs, given, out, row_of)
@@ -204,11 +205,11 @@ class Shadow:
         """The operation with the shadows of its inputs."""
         wider = self.memory.wider
         if writing is not None:
-            double = wider[writing.incoming[0].tensor.dtype] in _DOUBLE
+            double = wider[writing.incoming[0].tensor.dtype] in DOUBLE
         else:
             dtypes = {wider.get(tensor.dtype, tensor.dtype) for tensor in inputs}
             dtypes |= {wider[v] for v in (*args, *kwargs.values()) if isinstance(v, torch.dtype) and v in wider}
-            double = not (dtypes & _SINGLE) or bool(dtypes & _DOUBLE)
+            double = not (dtypes & _SINGLE) or bool(dtypes & DOUBLE)
         real, imaginary = (torch.float64, torch.complex128) if double else (torch.float32, torch.complex64)
         known: dict[int, Tensor] = {}
         for key, (tensor, held) in given.items():
@@ -402,11 +403,13 @@ def written(op: Operator, args: Any, kwargs: Any) -> Iterator[Tensor]:
                 yield one
 
 
-def new_results(out: Any, given: Given) -> list[Tensor]:
+def new_results(memory: Memory, out: Any, given: Given) -> list[Tensor]:
     """The results that are new tensors, of a dtype that has a shadow."""
     results = [out] if isinstance(out, Tensor) else list(out) if isinstance(out, (list, tuple)) else []
     storages = {tensor.untyped_storage()._cdata for tensor, _ in given.values()}
-    return [t for t in results if isinstance(t, Tensor) and shadowed(t) and t.untyped_storage()._cdata not in storages]
+    inputs = [tensor for tensor, _ in given.values()]
+    new = [tensor for tensor in results if isinstance(tensor, Tensor) and memory.takes(tensor, inputs)]
+    return [tensor for tensor in new if tensor.untyped_storage()._cdata not in storages]
 
 
 def _pairs(out: Any, results: Any, made: list[Tensor]) -> list[tuple[Tensor, Tensor | None]]:

@@ -64,9 +64,9 @@ def _better(form: Form) -> Iterator[str]:
         case ("sub", ("exp", x), ("number", 1)):
             yield f"torch.expm1({_write(x)})"
         case ("sqrt", ("add", x, y)):
-            if (one := _squared(x)) is not None and (other := _squared(y)) is not None:
-                if "number" not in (one[0], other[0]):  # of which it takes none
-                    yield f"torch.hypot({_write(one)}, {_write(other)})"
+            one, other = _squared(x), _squared(y)
+            if one and other and "number" not in (one[0], other[0]):  # of which it takes none
+                yield f"torch.hypot({_write(one)}, {_write(other)})"
 
 
 def _squared(form: Form) -> Form | None:
