@@ -42,9 +42,9 @@ def cancellation_of(
     whole = 0.0  # the size of what the result was computed from
     match op.cancels:
         case Cancels.DIFFERENCE:
-            # The program's values may be all gone.
-            shown = {id(one.tensor): _level(one.held.like(one.tensor)) for one in incoming}
-            levels = [max(_level(one), shown.get(id(one), 0.0)) * cancellations.get(id(one), 1.0) for one in args[:2]]
+            # The program's values may be all gone, or be a total that stands still and so is too large.
+            shown = {id(one.tensor): one.held.like(one.tensor) for one in incoming}
+            levels = [_level(shown.get(id(one), one)) * cancellations.get(id(one), 1.0) for one in args[:2]]
             whole = max(levels[0], levels[1] * abs(kwargs.get("alpha", 1))) * math.sqrt(error.count)
             numbers = not all(isinstance(one, Tensor) for one in args[:2])
             if numbers and error.size > _ZERO * max((_eps(one.held) for one in incoming), default=0.0) * whole:
