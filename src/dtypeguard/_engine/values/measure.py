@@ -16,33 +16,44 @@ class Error:
         size: ‖shadow‖.
         lost: how many values are not finite where the shadow is.
         count: of all values.
+        in_a_row: the distance if all rows of the last axis were as wrong as the worst one.
     """
 
     distance: float
     size: float
     lost: int = 0
     count: int = 0
+    in_a_row: float = 0.0
 
     @property
     def level(self) -> float:
         """The shadow's root mean square."""
         return self.size / math.sqrt(max(1, self.count))
 
-    def relative(self, floor: float = 0.0) -> float:
-        """The distance as a share of the shadow, which counts for no less than the floor; inf where values are lost."""
-        size = max(self.size, floor)
-        return math.inf if self.lost else self.distance / size if size else math.inf if self.distance else 0.0
+    def relative(self, floor: float = 0.0, of_a_row: bool = False) -> float:
+        """The distance as a share of the shadow, which counts for no less than the floor; inf where values are lost.
+
+        Of a row, it is a share of what rows are like: one that is nearly zero is no measure of its own error.
+        """
+        size, distance = max(self.size, floor), max(self.distance, self.in_a_row) if of_a_row else self.distance
+        return math.inf if self.lost else distance / size if size else math.inf if distance else 0.0
 
 
 def error_of(values: Tensor, shadow: Tensor) -> Error:
     wide = values.to(shadow.dtype)
-    size, distance = norm(shadow), norm(wide - shadow)
+    difference = wide - shadow
+    size, row = norm(shadow), 0.0
+    if difference.ndim > 1 and difference.numel():
+        rows = torch.linalg.vector_norm(difference, dim=-1, dtype=_widest(difference)).real
+        distance, row = norm(rows), float(rows.max()) * math.sqrt(rows.numel())
+    else:
+        distance = norm(difference)
     if math.isfinite(size) and math.isfinite(distance):
-        return Error(distance, size, count=values.numel())
+        return Error(distance, size, count=values.numel(), in_a_row=row)
     here, there = wide.isfinite(), shadow.isfinite()
     good = here & there
     lost = int((~here & there).sum())
-    return Error(norm((wide - shadow)[good]), norm(shadow[good]), lost, values.numel())
+    return Error(norm(difference[good]), norm(shadow[good]), lost, values.numel())
 
 
 def flushed(values: Tensor, shadow: Tensor) -> int:
@@ -51,8 +62,11 @@ def flushed(values: Tensor, shadow: Tensor) -> int:
 
 
 def norm(tensor: Tensor) -> float:
-    wide = torch.complex128 if tensor.is_complex() else torch.float64
-    return float(torch.linalg.vector_norm(tensor, dtype=wide).real)
+    return float(torch.linalg.vector_norm(tensor, dtype=_widest(tensor)).real)
+
+
+def _widest(tensor: Tensor) -> torch.dtype:
+    return torch.complex128 if tensor.is_complex() else torch.float64
 
 
 def worst(values: Tensor, shadow: Tensor) -> tuple[float, float]:

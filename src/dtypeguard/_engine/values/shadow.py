@@ -249,7 +249,7 @@ class Shadow:
         shadow = held.like(tensor)
         error = error_of(tensor, shadow)
         cancellation, floor = cancellation_of(op, args, kwargs, incoming, error)
-        relative = error.relative(floor)
+        relative = error.relative(floor, of_a_row=True)
         if op.cancels is Cancels.NUMERATOR:  # what it was divided by was never a difference
             below = max((one.error for one in incoming if one.tensor is not args[0]), default=0.0)
             cancellation = max(1.0, min(cancellation, relative / below if below else cancellation))
@@ -454,7 +454,7 @@ def _all_incoming(given: Given, look: bool, writing: Writing | None) -> list[Inc
 
 def _measure_input(tensor: Tensor, held: ShadowStorage, look: bool) -> Incoming:
     if look:
-        held.error = error_of(tensor, held.like(tensor)).relative(held.floor) / held.cancellation
+        held.error = error_of(tensor, held.like(tensor)).relative(held.floor, of_a_row=True) / held.cancellation
     return Incoming(tensor, held.error, held, held.row, held.cancellation)
 
 
