@@ -485,7 +485,10 @@ def test_another_value_in_the_environment_is_an_error_that_lists_the_legal_ones(
 def test_a_mode_in_the_environment_is_the_base_and_set_mode_comes_after_it():
     code = (
         "import dtypeguard as d; assert d.get_mode() == 'strict'; d.set_mode('warn'); assert d.get_mode() == 'warn'\n"
-        "with d.mode('lenient'): assert d.get_mode() == 'lenient'"
+        "with d.mode('lenient'): assert d.get_mode() == 'lenient'\n"
+        "import torch\n"
+        "try: d.guard(torch.nn.Linear(2, 1), mode='strict')(torch.ones(1, 2).double())\n"
+        "except d.DtypeError as error: assert 'called at  <string>:4, in <module>' in str(error), error"
     )
     done = run(code, "strict")
     assert done.returncode == 0, done.stderr

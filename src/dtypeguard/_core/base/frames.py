@@ -23,6 +23,7 @@ known_files: dict[str, bool] = {}  # whether they are dtypeguard's, torch's or j
 _OWN: tuple[str, ...] = (str(Path(__file__).absolute().parents[2]) + os.sep, "<dtypeguard ")
 TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_TEXT = "<string>"  # of what dataclasses generate, and of `python -c`
 # The frames of these files never are the user's own line.
 _INTERNAL: tuple[str, ...] = (
     *_OWN,
@@ -30,7 +31,7 @@ _INTERNAL: tuple[str, ...] = (
     os.path.dirname(os.path.abspath(jaxtyping.__file__)) + os.sep,  # whose decorator stands between
     _LIBRARY + "contextlib.py",
     os.path.join(_LIBRARY + "asyncio", ""),  # whose loop runs a task, not its author's line
-    "<string>",
+    _TEXT,
 )
 _HOOKS = "accelerate/"  # stands between a caller and a model that it prepared
 _PACKAGES = frozenset(["site-packages", "dist-packages"])  # the second on Debian, and so on Colab
@@ -39,14 +40,15 @@ _IPYTHON = re.compile(r"^<ipython-input-\d+-")  # a terminal's cells are numbere
 
 def caller(frame: FrameType | None = None) -> FrameType | None:
     """The innermost frame that is neither dtypeguard's nor torch's nor jaxtyping's."""
-    frame = frame or sys._getframe(1)
+    frame, text = frame or sys._getframe(1), None
     while frame is not None:
         file = frame.f_code.co_filename
         known = known_files.get(file)
         if not (internal(file) if known is None else known):
             return frame
+        text = text or (frame if file == _TEXT else None)
         frame = frame.f_back
-    return None
+    return text  # the program is `python -c`
 
 
 def internal(file: str) -> bool:
