@@ -19,6 +19,7 @@ from compiling import compiled, compiled_peers
 from formats import formats_choices, formats_costs, formats_ranking
 from holding import holding
 from measuring import measuring
+from parting import parting
 from real import real_models
 from repairing import repairs
 from report import machine
@@ -58,6 +59,7 @@ TOPICS = {
         real_models,
         verdicts,
         holding,
+        parting,
     )
 }
 RESULTS = Path(__file__).parent / "RESULTS.md"
