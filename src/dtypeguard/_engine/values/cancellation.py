@@ -17,6 +17,7 @@ from .measure import Error, norm
 from .memory import ShadowStorage
 from .rows import Row
 
+_SPECTRAL = frozenset("_linalg_eigh linalg_eig _linalg_eigvals linalg_eigvals _linalg_svd".split())
 _WIDEST = 1e15  # a cancellation; what is larger says no more
 _ZERO = 16  # roundings of the wider dtype
 
@@ -40,6 +41,8 @@ def cancellation_of(
     cancellation = max(cancellations.values(), default=1.0)
     floor = max((one.held.floor for one in incoming), default=0.0)
     whole = 0.0  # the size of what the result was computed from
+    if op.name in _SPECTRAL:  # eigenvalues are as exact as the largest of them
+        return cancellation, norm(args[0])
     match op.cancels:
         case Cancels.DIFFERENCE:
             # The program's values may be all gone, or be a total that stands still and so is too large.
@@ -100,6 +103,8 @@ def gradient_of_softmax(op: Operator, args: Any, error: Error) -> float:
         return 0.0
     gradient, output = args[:2]
     terms = gradient if op.name.startswith("_log") else gradient.float() * output
+    if error.size < _ZERO * torch.finfo(torch.float64).eps * norm(terms):  # the gradient of a sum that is always 1
+        return 0.0
     return HALF_ULP.get(gradient.dtype, 0.0) * norm(terms) / error.size
 
 

@@ -13,6 +13,8 @@ from .rows import Row
 
 _EQUAL = 100.0  # a cancellation of what was subtracted though it is nearly equal
 _SAME = 4.0  # roundings of the wider dtype
+_MASKED = -1e4  # a score that is less was masked: which of these is chosen does not matter
+_FAR = 0.05  # of an axis, for a value that is sorted
 _KEPT = 64  # tensors of whole numbers
 _BOUNDS = frozenset("clamp clamp_min clamp_max minimum maximum nan_to_num".split())
 WHOLE = frozenset("round floor ceil trunc fix".split())
@@ -105,19 +107,29 @@ class Choices:
         shadow = self._memory.read(args[0], self._memory.wider[args[0].dtype])
         best = op.func(shadow, *args[1:], **kwargs)
         mine, theirs = at_places(op, args, kwargs, out, shadow), best[0]
-        if op.name == "topk":
-            mine, theirs = mine.sort(-1)[0], theirs.sort(-1)[0]
-            if mine.ndim > 1 and mine.shape[-1] > 1:
-                self._sets(row, _others(mine, theirs).any(-1).reshape(-1), out[1], best[1])
-        _enter(row, _others(mine, theirs), out[1], best[1], mine.numel())
+        differ, axis = _others(mine, theirs), op.argument(args, kwargs, "dim", -1)
+        if op.name == "topk" and mine.ndim:
+            self._sets(row, shadow, mine.movedim(axis, -1), out[1].movedim(axis, -1), best[1].movedim(axis, -1), axis)
+            return
+        if op.name == "sort" and mine.ndim:
+            differ &= _displaced(axis, out[1], best[1])
+        _enter(row, differ, out[1], best[1], mine.numel())
 
-    def _sets(self, row: Row, others: Tensor, out: Tensor, best: Tensor) -> None:
-        """Of several places that each row has: for how many rows they are others."""
-        row.sets = row.sets[0] + int(others.sum()), row.sets[1] + others.numel()
-        if bool(others.any()):
-            first = int(others.nonzero()[0])
-            mine, theirs = (set(one.flatten(0, -2)[first].tolist()) for one in (out, best))
-            row.other_place = next(iter(mine - theirs), 0), next(iter(theirs - mine), 0)
+    def _sets(self, row: Row, shadow: Tensor, mine: Tensor, out: Tensor, best: Tensor, axis: int) -> None:
+        """Of several places that each row has: which are others, and for how many rows; their order does not matter."""
+        values = shadow.movedim(axis, -1)
+        chosen = torch.zeros_like(values, dtype=torch.bool).scatter_(-1, best, True).gather(-1, out)
+        least = values.gather(-1, best)
+        tied = (mine == least.amin(-1, True)) | (mine == least.amax(-1, True))
+        others = ~chosen & ~tied & ~mine.isnan() & (mine > _MASKED)
+        rows = others.any(-1).reshape(-1)
+        row.decided, row.flipped = row.decided + out.numel(), row.flipped + int(others.sum())
+        if mine.ndim > 1 and mine.shape[-1] > 1:
+            row.sets = row.sets[0] + int(rows.sum()), row.sets[1] + rows.numel()
+        if bool(rows.any()):
+            first = int(rows.nonzero()[0])
+            here, there = (set(one.reshape(-1, one.shape[-1])[first].tolist()) for one in (out, best))
+            row.changed = row.other_place = next(iter(here - there), 0), next(iter(there - here), 0)
 
     # ------------------------------------------------------------ what is looked up
 
@@ -178,6 +190,14 @@ def at_places(op: Operator, args: Any, kwargs: Any, out: Any, shadow: Tensor) ->
 def _others(mine: Tensor, theirs: Tensor) -> Tensor:
     """Which values differ; NaN is what NaN is."""
     return (mine != theirs) & ~(mine.isnan() & theirs.isnan())
+
+
+def _displaced(axis: int, out: Tensor, best: Tensor) -> Tensor:
+    """Which values stand far from where they would; neighbours that change places are in order but for rounding."""
+    ranks = best.argsort(axis).gather(axis, out)  # of what the program has at each place
+    size = out.shape[axis]
+    there = torch.arange(size, device=out.device).view([-1 if n == axis % out.ndim else 1 for n in range(out.ndim)])
+    return (ranks - there).abs() > max(1, _FAR * size)
 
 
 def _enter(row: Row, differ: Tensor, out: Tensor, best: Tensor, decided: int) -> None:

@@ -68,6 +68,7 @@ class Values:
         self.over: str | None = None  # why there is no shadow any more
         self.harms: dict[Row, Harm] = {}
         self.ranges = Ranges()
+        self.scaled = False  # whether a GradScaler looks at gradients before they are used
         self._totals = Totals(self._step)  # over steps that are not looked at
         self._lines: dict[int, tuple[Site, str | None]] = {}  # in forward, by autograd's sequence number
 
@@ -120,7 +121,9 @@ class Values:
             results = list({id(one): one for one in results}.values())
         results = [one for one in results if summed(one)]
         try:  # what goes wrong here must not leave a shadow behind that is older than its tensor
-            if (tensors or results) and op.way is not Way.MATCH:
+            if op.way is Way.MATCH:
+                self.looked_at(tensors)
+            elif tensors or results:
                 self.flags.after(op, args, kwargs, tensors, results, functools.partial(self._row_of, op, frame))
         except Exception as error:
             self._fault(error)
@@ -140,6 +143,14 @@ class Values:
             shadow.after(op, args, kwargs, inputs, out, writing, lambda op, dtype: self._row(op, dtype, frame))
         except Exception as error:
             self._fault(error)
+
+    def looked_at(self, inputs: list[Tensor]) -> None:
+        """The program has asked something about values, and computed nothing with them."""
+        tensors = [tensor for tensor in inputs if summed(tensor)]
+        self.flags.looked_at(tensors)
+        for tensor in tensors if self.shadow is not None else ():
+            if (held := self.shadow.memory.get(tensor)) is not None:
+                held.read = True
 
     def _flushes(self, row: Row, args: Any, out: Tensor) -> None:
         """Without a shadow: a product, quotient or power is zero, and nothing that it was computed from is."""

@@ -51,9 +51,7 @@ class Flags:
         `row` gives the operation's row, where it is asked for.
         """
         if not out:  # integers, or a number
-            for flag in map(self._get, tensors):
-                if flag is not None:
-                    flag.seen = True
+            self.looked_at(tensors)
             return
         odd = _odd(args) or (bool(kwargs) and _odd(kwargs.values()))
         fills = op.way is Way.FILL
@@ -74,6 +72,12 @@ class Flags:
                 self._waiting.append(flag)
         if self._waiting and (len(self._waiting) > _READ or isinstance(self._waiting[-1].bad, int)):
             self.read()
+
+    def looked_at(self, tensors: list[Tensor]) -> None:
+        """An operation has read them, and made no floats of them."""
+        for flag in map(self._get, tensors):
+            if flag is not None:
+                flag.seen = True
 
     def written(self, tensor: Tensor, inputs: list[Tensor], row: Callable[[], Row]) -> None:
         """A tensor was written to from others, past the operations that were seen."""

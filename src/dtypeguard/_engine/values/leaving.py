@@ -71,6 +71,7 @@ def _unscales(audit: Recorder, original: Callable[..., Any]) -> Callable[..., An
     def unscale(self: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         result = original(self, optimizer, *args, **kwargs)
         if audit.records_here:
+            audit.values.scaled = True
             audit.guarded(_settle, audit, optimizer)
         return result
 

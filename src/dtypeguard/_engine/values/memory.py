@@ -15,6 +15,7 @@ from torch import Tensor
 from ..._core.base.dtypes import WIDER
 from ..operands import plain, shadowed
 
+SINGLE = frozenset([torch.float32, torch.complex64])
 DOUBLE = frozenset([torch.float64, torch.complex128])  # right as they are, but for what they are computed from
 
 
@@ -106,9 +107,13 @@ class Memory:
         return self.get(tensor) if known else None
 
     def takes(self, tensor: Tensor, inputs: Iterable[Tensor]) -> bool:
-        """Whether the result of an operation can have a shadow; one in float64 only if an input has one."""
+        """Whether the result of an operation can have a shadow; one in float64 only if it comes from half values.
+
+        What is computed in float64 from float32 was widened by somebody who knows of the digits.
+        """
         if tensor.dtype in DOUBLE:
-            return tensor.dtype in self.wider and plain(tensor) and any(map(self.find, inputs))
+            known = any(one.dtype not in SINGLE and self.find(one) is not None for one in inputs)
+            return known and tensor.dtype in self.wider and plain(tensor)
         return shadowed(tensor)
 
     def read(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:

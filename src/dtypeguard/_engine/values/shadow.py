@@ -24,7 +24,7 @@ from .cancellation import Incoming, are_squares, cancellation_of, gradient_of_so
 from .choices import WHOLE, Choices, at_places, decidable
 from .kernels import composite
 from .measure import error_of, flushed, norm, worst
-from .memory import DOUBLE, Memory, ShadowStorage
+from .memory import DOUBLE, SINGLE, Memory, ShadowStorage
 from .rows import Cause, Row
 
 # Results do not change if these are scaled by 1/4 to 4, only `_LOOP` may not be 1: measured on the programs of DG9 and
@@ -38,7 +38,6 @@ _WRONG = 0.25  # an error of what is written, for which it may go another way
 _GROWN = 2.0  # times the error of what is added
 _OFTEN = 32  # visits of a running total between two measurements
 _LOOP = 4  # operations from one round of an accumulation to the next
-_SINGLE = frozenset([torch.float32, torch.complex64])
 
 RowOf = Callable[[Operator, torch.dtype], Row]
 Given = dict[int, tuple[Tensor, ShadowStorage | None]]  # by id: inputs that can have a shadow, and it
@@ -209,7 +208,7 @@ class Shadow:
         else:
             dtypes = {wider.get(tensor.dtype, tensor.dtype) for tensor in inputs}
             dtypes |= {wider[v] for v in (*args, *kwargs.values()) if isinstance(v, torch.dtype) and v in wider}
-            double = not (dtypes & _SINGLE) or bool(dtypes & DOUBLE)
+            double = not (dtypes & SINGLE) or bool(dtypes & DOUBLE)
         real, imaginary = (torch.float64, torch.complex128) if double else (torch.float32, torch.complex64)
         known: dict[int, Tensor] = {}
         for key, (tensor, held) in given.items():

@@ -1,12 +1,13 @@
 """The findings and casts of one audit, one row for each place."""
 
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from ..._core.base.dtypes import FLOATING
 from ..._show.result import Row
 from .rule import RULES, Finding, Rule, Severity
 from .scope import Scope
@@ -73,14 +74,19 @@ class Findings:
     def widened(self) -> list[tuple[str, int]]:
         """The lines, by file and number, at which code casts floats to wider ones."""
         return [
-            (site.file, site.line) for cast, site in self._casts.values()
-            if cast.kind == "explicit" and cast.from_dtype.is_floating_point and cast.to_dtype.is_floating_point
+            place for cast, place in self._written() if cast.to_dtype.is_floating_point
             and cast.to_dtype.itemsize > cast.from_dtype.itemsize
         ]  # fmt: skip
 
-    def discarded(self) -> int:
-        """How many casts that code writes drop the imaginary part."""
-        return sum(c.count for c, _ in self._casts.values() if c.from_dtype.is_complex and not c.to_dtype.is_complex)
+    def truncated(self) -> list[tuple[str, int]]:
+        """The lines, by file and number, at which code casts floats to integers or bools."""
+        return [place for cast, place in self._written() if cast.to_dtype not in FLOATING]
+
+    def _written(self) -> Iterator[tuple[Cast, tuple[str, int]]]:
+        """The casts of floats that code writes."""
+        for cast, site in self._casts.values():
+            if cast.kind == "explicit" and cast.from_dtype.is_floating_point:
+                yield cast, (site.file, site.line)
 
     def add(
         self,

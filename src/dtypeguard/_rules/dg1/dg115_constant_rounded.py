@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._kit import HALF, Op, Recorder, Rule, Severity, around, name_of, on, readable, size_of
+from .._kit import HALF, LARGEST, Op, Recorder, Rule, Severity, around, name_of, on, readable, size_of
 
 RULE = Rule(
     "DG115",
@@ -14,7 +14,7 @@ RULE = Rule(
     Severity.WARNING,
     summary="A constant rounds to 0 or 1 in half precision.",
     says="`{what}`: {value:g} becomes {becomes:g} in {dtype}",
-    fix="keep it as a number of Python, or in float32: `{code}`",
+    fix="{advice}",
     why=(
         "Below 1 bfloat16 has 0.996 and float16 0.9995 as the next number, so a decay of 0.9985 or a beta of 0.9999 is "
         "1, and nothing decays; an epsilon of 1e-8 is 0 in float16. A number of Python is rounded only in the result."
@@ -23,6 +23,7 @@ RULE = Rule(
     sources=("https://docs.pytorch.org/docs/stable/type_info.html#torch.torch.finfo",),
 )
 
+_COMPARED = "compare in float32, `.float()` on the tensor: the number is rounded to the dtype of the tensor"
 _FEW = 4  # numbers, which are settings and no data
 
 
@@ -49,6 +50,18 @@ def filled(event: Op, audit: Recorder) -> None:
         _report_rounded(audit, numbers, event.out, event.what, _fields(event))
 
 
+@on("after", RULE, ops=["lt", "le", "gt", "ge"])
+def compared(event: Op, audit: Recorder) -> None:
+    """`p <= 0.999`: a half tensor is compared with 1, if a value shows it."""
+    source, number = event.args[0], event.args[1]
+    if not isinstance(number, float) or source.dtype not in HALF or not event.readable:
+        return
+    if not 0 < source.numel() <= LARGEST or not audit.due("DG115", event.site, event.name):
+        return
+    if int((event.func(source.double(), number) != event.out).sum()):
+        _report_rounded(audit, [number], source, event.what, _fields(event), advice=_COMPARED)
+
+
 @on("cast", RULE)
 def narrowed(event: Op, audit: Recorder) -> None:
     """`torch.tensor(0.9985).bfloat16()`: a number of the code, and nothing that was computed."""
@@ -65,14 +78,15 @@ def _fields(event: Op) -> dict[str, Any]:
 
 
 def _report_rounded(
-    audit: Recorder, numbers: list[float], out: Tensor, what: str, fields: dict[str, Any], alone: bool = True
-) -> None:
+    audit: Recorder, numbers: list[float], out: Tensor, what: str, fields: dict[str, Any], alone: bool = True,
+    advice: str | None = None,
+) -> None:  # fmt: skip
     for value in numbers:
         rounded = float(torch.tensor(value, dtype=torch.float64).to(out.dtype))
         if value != rounded and rounded in (0.0, 1.0, -1.0):
             facts = {
                 "what": what, "value": value, "becomes": rounded, "dtype": name_of(out.dtype),
-                "code": f"torch.tensor({value!r})",
+                "advice": advice or f"keep it as a number of Python, or in float32: `torch.tensor({value!r})`",
             }  # fmt: skip
             severity = None if alone else Severity.INFO  # it may be data
             audit.find(RULE, facts=facts, severity=severity, to_dtype=out.dtype, **fields)

@@ -33,7 +33,8 @@ def strangers(held: Holdings) -> None:
     names, missing = held.names, held.missing
     alone = len(missing) == len(held.trainable)
     for watched, foreign in held.strangers.items():
-        gone = [parameter for parameter in foreign if names.had(parameter)]
+        # One that has a gradient is used by somebody: a module that a wrapper held which is no more.
+        gone = [one for one in foreign if names.had(one) and not (held.stepping and one.grad is not None)]
         if foreign and (gone or alone or _were_replaced(foreign, missing, held.stepping)):
             total = sum(1 for _ in watched.parameters())
             lacks = f", and lacks {listed(map(names.of, missing))}" if missing else ""

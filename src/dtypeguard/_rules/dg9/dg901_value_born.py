@@ -6,6 +6,7 @@ import torch
 
 from ..._core.base.dtypes import name_of
 from ..._engine.values.engine import Harm
+from ..._engine.values.leaving import GRADIENT, PARAMETER
 from ..._engine.values.rows import Cause
 from ..._engine.watch.events import on
 from ..._engine.watch.recorder import Recorder
@@ -71,7 +72,14 @@ def born(harm: Harm, audit: Recorder) -> None:
         count, become = f"{row.flushed} of {row.count}", f"become zero in {dtype}"
     else:
         return
-    enter(RULE, audit, row, {"count": count, "become": become, "wider": _wider(harm), "advice": _advice(harm)}, harm)
+    facts = {"count": count, "become": become, "wider": _wider(harm), "advice": _advice(harm)}
+    enter(RULE, audit, row, facts, harm, Severity.INFO if audit.values.scaled and _is_skipped(harm) else None)
+
+
+def _is_skipped(harm: Harm) -> bool:
+    """Whether a GradScaler sees it and skips the step: a gradient in float16, also one that a penalty is made of."""
+    used = {what for what, _ in harm.felt} & {GRADIENT, PARAMETER}
+    return harm.row.backward and harm.row.dtype is torch.float16 and not used
 
 
 def _wider(harm: Harm) -> str:

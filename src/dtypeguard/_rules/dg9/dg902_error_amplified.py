@@ -26,6 +26,10 @@ RULE = Rule(
     sources=("https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html",),
 )  # fmt: skip
 
+_INSTEAD = {  # functions of probabilities, which cannot be near enough to 1
+    "binary_cross_entropy": "give the logits to `F.binary_cross_entropy_with_logits`, without the sigmoid before it"
+}
+
 
 @on("harmed", RULE)
 def amplified(harm: Harm, audit: Recorder) -> None:
@@ -36,6 +40,9 @@ def amplified(harm: Harm, audit: Recorder) -> None:
             "came": share(max(row.incoming, row.half_ulp)),
             "error": share(row.error),
             "example": would_be(row),
-            "advice": instead(row) or keep(row) or f"compute `{what}` and what it is computed from in {wide_of(row)}",
+            "advice": instead(row)
+            or _INSTEAD.get(row.name)
+            or keep(row)
+            or f"compute `{what}` and what it is computed from in {wide_of(row)}",
         }
         enter(RULE, audit, row, facts, harm)

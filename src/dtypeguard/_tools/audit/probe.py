@@ -185,7 +185,7 @@ def run(folder: str) -> None:
         "raised": [(file, line) for file, line in mine if "site-packages" not in file],
         "operations": report._recorder.operations, "outside": fence.outside,
         "files": [file for file in loaded if inside(file, copy)], "widened": report._recorder.findings.widened(),
-        "discarded": report._recorder.findings.discarded(),
+        "truncated": report._recorder.findings.truncated(),
     }  # fmt: skip
     with open(os.path.join(folder, "result"), "wb") as stream:
         pickle.dump(result, stream)

@@ -146,7 +146,7 @@ class Runs:
             [moved(finding, home) for finding in told["findings"]], told["status"], told["error"],
             tuple((home(file), line) for file, line in told["raised"]), out.splitlines(), told["stopped"],
             told["operations"], told["outside"], tuple(map(home, told["files"])),
-            tuple((home(file), line) for file, line in told["widened"]), told["discarded"],
+            *(tuple((home(file), line) for file, line in told[casts]) for casts in ("widened", "truncated")),
         )  # fmt: skip
         shutil.rmtree(folder, ignore_errors=True)
         return run

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import libcst as cst
 
+from ..._core.base.dtypes import FLOATING
 from ..._core.base.frames import installed
 from ..._engine.watch.rule import RULES, Finding, Severity
 from ..._engine.watch.selection import reaches
@@ -53,7 +54,7 @@ class Run:
         outside: what it tried to write outside of its copy.
         files: the files of the working tree that it has loaded.
         widened: the lines, file and number, at which it casts floats to wider ones.
-        discarded: how many casts drop an imaginary part.
+        truncated: the lines at which it casts floats to integers or bools.
     """
 
     findings: list[Finding]
@@ -66,7 +67,7 @@ class Run:
     outside: str = ""
     files: tuple[str, ...] = ()
     widened: tuple[tuple[str, int], ...] = ()
-    discarded: int = 0
+    truncated: tuple[tuple[str, int], ...] = ()
 
     @property
     def bad(self) -> list[Finding]:
@@ -304,16 +305,25 @@ class Search:
 
     def _touches(self, cause: Cause, state: State, edited: State) -> bool:
         """Whether a cause is at a line that an edit has written, or its dtype comes from there."""
-        for finding in cause.findings:
-            for spot in finding.spots:
-                old, new = (self._text_of(spot.file, one).split("\n") for one in (state, edited))
-                if old != new and new[spot.line - 1] not in old:
-                    return True
-        return False
+        spots = [spot for finding in cause.findings for spot in finding.spots]
+        return any(self._wrote(spot.file, spot.line, state, edited) for spot in spots)
+
+    def _truncates(self, cause: Cause, state: State, base: Run, edited: State, run: Run) -> bool:
+        """Whether an edit makes integers or bools of floats, where something else is wanted."""
+        if any(finding.to_dtype is not None and finding.to_dtype not in FLOATING for finding in cause.findings):
+            return False
+        before = {(file, state.was(file, line)) for file, line in base.truncated}
+        new = [place for place in run.truncated if (place[0], edited.was(*place)) not in before]
+        return any(self._wrote(file, line, state, edited) for file, line in new)
+
+    def _wrote(self, file: str, line: int, state: State, edited: State) -> bool:
+        """Whether a line is an edit's."""
+        old, new = (self._text_of(file, one).split("\n") for one in (state, edited))
+        return old != new and new[line - 1] not in old
 
     def _judge(self, cause: Cause, state: State, base: Run, edited: State, run: Run) -> list[Cause] | None:
         """New causes that came with an edit; None if it does not help."""
-        if _still_found(cause, state, run, edited) or run.discarded > base.discarded:
+        if _still_found(cause, state, run, edited) or self._truncates(cause, state, base, edited, run):
             return None
         known = {state.key(finding) for finding in base.bad}
         new = causes_of(finding for finding in run.bad if edited.key(finding) not in known)
