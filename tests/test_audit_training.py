@@ -676,6 +676,24 @@ def sixteen_bits_for_evaluation(p):
             p.model(batch(step))
 
 
+class Solver(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+def wrapped_anew_for_each_step(p):
+    """As torchdiffeq does: the wrapper is gone after forward."""
+    p.model.to("cpu")
+    for step in range(3):
+        p.optimizer.zero_grad()
+        square(Solver(p.model)(batch(step))).backward()
+        p.optimizer.step()
+
+
 HEALTHY = {
     "float32, fused": (thirty, made(optimizer=torch.optim.AdamW, scaler=False, fused=True)),
     "float16 autocast, accumulation": (accumulating, made(optimizer=Adam)),
@@ -689,6 +707,7 @@ HEALTHY = {
     "a closure": (closure, made(optimizer=torch.optim.LBFGS, scaler=False, max_iter=4)),
     "the input is trained": (input_is_trained, made(scaler=False)),
     "one part after the other": (phases, made(scaler=False)),
+    "a wrapper that lives for a forward": (wrapped_anew_for_each_step, made(scaler=False)),
     "evaluation in float16": (sixteen_bits_for_evaluation, made(scaler=False)),
 }
 
