@@ -1,6 +1,7 @@
 """An audit of a program that a launcher starts: one report from all ranks."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -90,7 +91,7 @@ def test_without_a_store_of_the_launcher(by_hand):
     assert (status, other_status) == (1, 0)
     assert "--> train.py:13 in <module>, 4 times\n" in out
     assert "the program was ended after 2 steps\nthe report of all 2 ranks\n" in out
-    assert other == ""
+    assert re.sub(r"\[Gloo\] .*\n", "", other) == ""  # what gloo of torch 2.9 prints
     assert "Traceback" not in errors
 
 
