@@ -96,7 +96,7 @@ FLUSHES = frozenset("to _to_copy mul div square pow".split())  # what they make 
 _PRODUCTS = frozenset("mul mul_ mm bmm addmm baddbmm mv dot convolution".split())
 _CARRY = frozenset(
     """
-    neg _to_copy clone where index gather cat stack abs relu threshold_backward index_select select_backward
+    neg _to_copy remainder clone where index gather cat stack abs relu threshold_backward index_select select_backward
     slice_backward masked_fill masked_fill_ copy_ native_dropout embedding embedding_dense_backward constant_pad_nd lerp
     lerp_ addcmul addcmul_ _foreach_add_ _foreach_mul_ _foreach_lerp_ _foreach_addcmul_ cumsum index_add index_add_
     scatter_add scatter_add_ repeat convolution_backward index_put index_put_ max min amax amin sort topk

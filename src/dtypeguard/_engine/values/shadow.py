@@ -246,6 +246,9 @@ class Shadow:
     ) -> None:  # fmt: skip
         tensor, held = pairs[0]
         shadow = held.like(tensor)
+        if op.name.rstrip("_") == "remainder" and not row.backward:  # an angle of 0 is one of 2 pi
+            turn = shadow.new_tensor(args[1]) if not isinstance(args[1], Tensor) else args[1].to(shadow.dtype)
+            shadow = shadow + turn * ((tensor.to(shadow.dtype) - shadow) / turn).round().nan_to_num()
         error = error_of(tensor, shadow)
         cancellation, floor = cancellation_of(op, args, kwargs, incoming, error)
         relative = error.relative(floor, of_a_row=True)
