@@ -148,8 +148,9 @@ class Values:
         """The program has asked something about values, and computed nothing with them."""
         tensors = [tensor for tensor in inputs if summed(tensor)]
         self.flags.looked_at(tensors)
-        for tensor in tensors if self.shadow is not None else ():
-            if (held := self.shadow.memory.get(tensor)) is not None:
+        shadow = self.shadow
+        for held in () if shadow is None else map(shadow.memory.get, tensors):
+            if held is not None:
                 held.read = True
 
     def _flushes(self, row: Row, args: Any, out: Tensor) -> None:

@@ -17,6 +17,8 @@ from ..._engine.watch.lineage import Debt
 from ..._engine.watch.models import dtype_of
 from .._kit import Node, Op, Recorder, Rule, Severity, Site, human, name_of, on, size_of
 
+MADE = "cast one side where it is made: "
+
 
 @dataclass(eq=False)
 class Promotions:
@@ -39,6 +41,7 @@ class Promotions:
     harmful: int = 0
     bytes: int = 0
     code: str = ""  # of the wide operand
+    autocast: bool = False
     pair: tuple[torch.dtype, torch.dtype] = (torch.float32, torch.float64)  # of both operands, which may be complex
     result: torch.dtype = torch.float64
 
@@ -122,7 +125,7 @@ def promoted(event: Op, audit: Recorder) -> None:
         wider = next(tensor for tensor in some if _real(tensor) is wide or both)
         row.code = _code(event, wider)
         row.pair = next(t.dtype for t in some if _real(t) is narrow), wider.dtype
-        row.result = event.out.dtype
+        row.result, row.autocast = event.out.dtype, event.autocast
         lines[key] = row
     row.count += 1
     row.bytes += size_of(event.out)
@@ -243,22 +246,15 @@ def facts_of(
 ) -> dict[str, Any]:
     """What both rules say of operands that promote each other, the narrower first."""
     narrow, wide = pair
-    back = (
-        f"`.to(torch.{name_of(like(wide, narrow))})` on the {name_of(wide)} operand where it is made, or on the result"
-    )
+    cast, other = (f"`.to(torch.{name_of(like(*two))})`" for two in ((wide, narrow), (narrow, wide)))
     advice = (
-        f"{back}; where {name_of(wide)} is meant, as in a loss, `.to(torch.{name_of(like(narrow, wide))})` on the other"
+        f"{cast} on the {name_of(wide)} operand where it is made, or on the result; where {name_of(wide)} is meant, "
     )
+    advice += f"as in a loss, {other} on the other"
     if _real_of(narrow) is None:
         advice = f"`.to(torch.{name_of(wide)})`, if it is meant"
-    text = f"{name_of(narrow)} and {name_of(wide)}"
-    return {
-        "what": site.expression or op,
-        "pair": text,
-        "wide": name_of(result),
-        "size": f", {human(size)}",
-        "advice": advice,
-    }
+    facts = {"pair": f"{name_of(narrow)} and {name_of(wide)}", "wide": name_of(result), "advice": f"{MADE}{advice}"}
+    return {"what": site.expression or op, "size": f", {human(size)}", **facts}
 
 
 def like(dtype: torch.dtype, other: torch.dtype) -> torch.dtype:

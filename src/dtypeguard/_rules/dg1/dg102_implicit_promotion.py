@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..._engine.watch.events import tensors_in
 from .._kit import Call, Op, Recorder, Rule, Severity, around, name_of, on, size_of
-from ._promotions import are_floats, facts_of, open_promotions, rows, tell
+from ._promotions import MADE, are_floats, facts_of, open_promotions, rows, tell
 
 RULE = Rule(
     "DG102",
@@ -16,7 +16,7 @@ RULE = Rule(
     Severity.WARNING,
     summary="Operands of two dtypes are silently promoted.",
     says="`{what}` mixes {pair}: the result is {wide}{size}",
-    fix="cast one side where it is made: {advice}",
+    fix="{advice}",
     why=(
         "Operands of several dtypes are promoted without a word. A float32 table or constant turns half "
         "activations into float32, and so all that follows; between integers and floats it is usually "
@@ -89,9 +89,14 @@ def judge(audit: Recorder) -> None:
     for row in rows(audit):
         facts = {}
         if row.both_half:
-            facts = {"pair": "float16 and bfloat16", "advice": "cast one side to the dtype of the other"}
+            facts = {"pair": "float16 and bfloat16", "advice": f"{MADE}cast one side to the dtype of the other"}
         if row.own:
             wide, narrow = name_of(row.wide), name_of(row.narrow)
-            facts = {"advice": f"`.to(torch.{wide})` on the {narrow} operand: the model is so"}
+            facts = {"advice": f"{MADE}`.to(torch.{wide})` on the {narrow} operand: the model is so"}
+        elif row.autocast:
+            half, wide = map(name_of, row.pair)
+            why = "(autocast leaves sums and products of elements to promotion)"
+            back = f"else `.to(torch.{half})` on the result"
+            facts = {"advice": f"leave it, where {wide} is meant, as in a residual stream {why}; {back}"}
         if not row.creeps:
             tell(RULE, row, audit, **facts)
