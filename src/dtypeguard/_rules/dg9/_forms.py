@@ -58,7 +58,7 @@ def _better(form: Form) -> Iterator[str]:
             if _write(y) == f"-{_operand(x)}":
                 yield f"torch.tanh({_write(x)})"
         case ("mul", x, ("log", y)) | ("mul", ("log", y), x) if x == y:
-            yield f"torch.xlogy({_write(x)}, {_write(x)})"
+            yield f"torch.xlogy({_write(y)}, {_write(y)})"
         case ("log", ("add", ("number", 1), x)) | ("log", ("add", x, ("number", 1))):
             yield f"torch.log1p({_write(x)})"
         case ("sub", ("exp", x), ("number", 1)):
