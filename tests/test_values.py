@@ -257,6 +257,21 @@ def test_the_shadow_keeps_the_program_s_choices():
         assert torch.allclose(shadow, expected, rtol=1e-6)
 
 
+def test_a_line_is_judged_by_its_worst_row():
+    def normalized():
+        torch.manual_seed(0)
+        x = torch.randn(256, 32)
+        x[7] += 3000.0
+        mean = x.mean(-1, keepdim=True)
+        variance = (x * x).mean(-1, keepdim=True) - mean * mean
+        return ((x - mean) / (variance.clamp_min(0) + 1e-5).sqrt()).abs().max().item()
+
+    report, _ = audited(normalized)
+    assert [finding.source for finding in report.findings] == [
+        "variance = (x * x).mean(-1, keepdim=True) - mean * mean"
+    ]
+
+
 # ---------------------------------------------------------------- what is not shadowed, and what is refused
 
 
