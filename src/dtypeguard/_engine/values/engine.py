@@ -1,6 +1,7 @@
 """What an audit does with values, at each operation of the program; and what comes of it."""
 
 import functools
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from types import FrameType
@@ -56,6 +57,9 @@ class Harm:
     @property
     def error(self) -> float:
         return max(self.felt.values(), default=0.0)
+
+
+_COMPARES = frozenset(["eq", "ne", "equal"])
 
 
 class Values:
@@ -122,7 +126,7 @@ class Values:
         results = [one for one in results if summed(one)]
         try:  # what goes wrong here must not leave a shadow behind that is older than its tensor
             if op.way is Way.MATCH:
-                self.looked_at(tensors)
+                self.tested(op, args, tensors)
             elif tensors or results:
                 self.flags.after(op, args, kwargs, tensors, results, functools.partial(self._row_of, op, frame))
         except Exception as error:
@@ -144,10 +148,16 @@ class Values:
         except Exception as error:
             self._fault(error)
 
-    def looked_at(self, inputs: list[Tensor]) -> None:
-        """The program has asked something about values, and computed nothing with them."""
+    def tested(self, op: Operator, args: Any, inputs: list[Tensor]) -> None:
+        """The program has asked something about values, and computed nothing with them.
+
+        Whether they are finite is asked by one who does not know; what is compared is used, as a mask is.
+        """
         tensors = [tensor for tensor in inputs if summed(tensor)]
-        self.flags.looked_at(tensors)
+        other = args[1] if len(args) > 1 else None
+        finite = other is args[0] or (isinstance(other, float) and not math.isfinite(other))
+        if op.name in _COMPARES and not finite:
+            self.flags.looked_at(tensors)
         shadow = self.shadow
         for held in () if shadow is None else map(shadow.memory.get, tensors):
             if held is not None:

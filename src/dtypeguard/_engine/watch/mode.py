@@ -70,7 +70,7 @@ class Watching(Mode):
                 if values is not None and frame is not None:
                     values.after(op, args, kwargs, inputs, out, writing, frame)
                 elif values is not None and op.way is Way.TEST:
-                    values.looked_at(inputs)
+                    values.tested(op, args, inputs)
                 elif values is not None and inputs and inputs[0].requires_grad and (frame := _caller()) is not None:
                     values.remember(frame)
                 self._emit_events(recorder, op, func, args, kwargs, inputs, out, kept)

@@ -1,5 +1,6 @@
 """DG115 constant-rounded."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,7 @@ RULE = Rule(
     sources=("https://docs.pytorch.org/docs/stable/type_info.html#torch.torch.finfo",),
 )
 
-_COMPARED = "compare in float32, `.float()` on the tensor: the number is rounded to the dtype of the tensor"
+_COMPARED = "compute in float32, `.float()` on the tensor: the number is rounded to the dtype of the tensor"
 _FEW = 4  # numbers, which are settings and no data
 
 
@@ -54,12 +55,23 @@ def filled(event: Op, audit: Recorder) -> None:
 def compared(event: Op, audit: Recorder) -> None:
     """`p <= 0.999`: a half tensor is compared with 1, if a value shows it."""
     source, number = event.args[0], event.args[1]
-    if not isinstance(number, float) or source.dtype not in HALF or not event.readable:
+    if not isinstance(number, float) or source.dtype not in HALF or not event.readable or event.backward:
         return
     if not 0 < source.numel() <= LARGEST or not audit.due("DG115", event.site, event.name):
         return
     if int((event.func(source.double(), number) != event.out).sum()):
         _report_rounded(audit, [number], source, event.what, _fields(event), advice=_COMPARED)
+
+
+@on("after", RULE, ops=["clamp", "clamp_max", "clamp_min"])
+def clamped(event: Op, audit: Recorder) -> None:
+    """`p.clamp(max=1 - 1e-6)`, which lets a 1 through."""
+    out, numbers = event.out, [number for number in event.args[1:] if isinstance(number, float) and abs(number) < 1]
+    if out.dtype not in HALF or not event.readable or not numbers or not 0 < out.numel() <= LARGEST:
+        return
+    for number in numbers if audit.due("DG115", event.site, event.name) else ():
+        if number and bool((out == math.copysign(1, number)).any()):
+            _report_rounded(audit, [number], out, event.what, _fields(event), advice=_COMPARED)
 
 
 @on("cast", RULE)
