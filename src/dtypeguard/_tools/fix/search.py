@@ -24,7 +24,9 @@ from .source import Change, Unfit, apply
 ALL = (blocks, classes, moves, numbers, training)  # importing them enters their moves
 _TRIES = 24  # candidates for one cause
 _DEPTH = 3  # edits that one cause may need
-_NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|\b(?:nan|inf|True|False)\b|0x[0-9a-f]+")
+_NUMBER = re.compile(
+    r"(?<![\w.])[-+]?(?:(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|(?:nan|inf)\b)|\b(?:True|False)\b|0x[0-9a-f]+"
+)
 _KIND = r"(?:torch\.)?(?:b?float(?:16|32|64)|int(?:8|16|32|64)|uint8|bool|complex(?:64|128))\b"
 _DTYPE = re.compile(rf"(, dtype={_KIND})|\b{_KIND}")
 _BEFORE_IT_ENDS = 3  # lines that a program may print of the exception that ends it
