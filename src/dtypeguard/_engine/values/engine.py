@@ -254,7 +254,7 @@ class Values:
     def _left_unread(self, held: ShadowStorage) -> None:
         """A result that no operation has read: the program has it."""
         if held.row is not None and held.error and not held.row.backward:
-            self._blame("a result", None, held, held.error)
+            self._blame("a result", None, held, held.whole)
 
     def _unread(self, source: Row) -> None:
         if source.backward:
@@ -280,7 +280,7 @@ class Values:
             elif row.stuck:  # what has built up in it is more than that already
                 enough = row.half_ulp
             elif cause is Cause.AMPLIFIED:
-                enough = _DIFFUSE if row.error < LOST else min(_DIFFUSE, _ULPS * held.row.half_ulp)
+                enough = _DIFFUSE if row.whole < LOST else min(_DIFFUSE, _ULPS * held.row.half_ulp)
             if cause is not None and cause in causes and error > enough:
                 self._harm(row, cause, what, site, error)
                 return

@@ -36,6 +36,7 @@ class ShadowStorage:
         "row",
         "size",
         "squared",
+        "whole",
         "writes",
     )  # fmt: skip
 
@@ -45,7 +46,8 @@ class ShadowStorage:
         self.cancellation = 1.0  # the size of what was subtracted, as a multiple of the size of the difference
         self.origin: Any = None  # the row in which that was subtracted
         self.floor = 0.0  # the size that counts where the values are nearly zero
-        self.error = 0.0  # when it was measured last, as a share of what they were computed from
+        self.error = 0.0  # when it was measured last, as a share of what they were computed from: of the worst row
+        self.whole = 0.0  # the same, of all values
         self.read = False
         self.integers = False  # computed from integers that its dtype does not have
         self.squared = False  # a square, or a sum of squares

@@ -76,13 +76,15 @@ class Row:
         "unmoved",
         "unread",
         "visits",
+        "whole",
         "wrong",
     )  # fmt: skip
 
     def __init__(self, name: str, site: Site, module: str | None, dtype: torch.dtype, backward: bool) -> None:
         self.name, self.site, self.module, self.dtype, self.backward = name, site, module, dtype, backward
         self.visits = 0
-        self.error = 0.0  # the largest that was measured
+        self.error = 0.0  # the largest that was measured, of the worst row of a tensor
+        self.whole = 0.0  # that of all its values
         self.incoming = 0.0  # the error of its inputs at that measurement
         self.parent: Row | None = None
         self.previous: Row | None = (

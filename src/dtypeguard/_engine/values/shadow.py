@@ -168,6 +168,7 @@ class Shadow:
         elif pairs:
             for _, held in pairs:
                 held.error, held.cancellation = row.error, _largest_cancellation(incoming)
+                held.whole = row.whole
                 held.origin = next((one.held.origin for one in incoming if one.held.origin is not None), None)
         if way is Way.PICK and _due(row):
             self.choices.picked(op, args, kwargs, out, row)
@@ -255,7 +256,7 @@ class Shadow:
         if op.cancels is Cancels.NUMERATOR:  # what it was divided by was never a difference
             below = max((one.error for one in incoming if one.tensor is not args[0]), default=0.0)
             cancellation = max(1.0, min(cancellation, relative / below if below else cancellation))
-        effective = relative / cancellation
+        effective, whole = relative / cancellation, error.relative(floor) / cancellation
         source = max(incoming, key=_suspect if self.choices.whole else attrgetter("error"), default=None)
         squares = are_squares(op, args, incoming)
         lost = op.cancels is Cancels.LOST or (op.cancels is Cancels.ROOT and not squares)
@@ -271,6 +272,7 @@ class Shadow:
             origin = row
         for _, other in pairs:
             other.cancellation, other.floor, other.error, other.origin = cancellation, floor, effective, origin
+            other.whole = whole
             other.squared = squares and op.cancels is not Cancels.ROOT
         # Judge a mean's error relative to the standard deviation.
         if op.name in BESIDES and writing is not None and len(writing.incoming) > 1:
@@ -279,7 +281,7 @@ class Shadow:
         if row.backward:
             row.digits = max(row.digits, min(gradient_of_softmax(op, args, error), effective))
         if row.measured(error, effective, carried, None if source is None else source.row) and tensor.numel():
-            row.example = worst(tensor, shadow)
+            row.example, row.whole = worst(tensor, shadow), whole
         if (tensor.dtype is torch.float16 and not op.exact) or op.name == "_to_copy":
             row.flushed += flushed(tensor, shadow) if carried < 0.5 < error.relative() else 0
         if error.distance:
