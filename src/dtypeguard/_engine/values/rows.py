@@ -178,9 +178,9 @@ class Row:
                 self.parent = parent
         return worse
 
-    def convict(self, error: float) -> None:
+    def convict(self, error: float, whole: float) -> None:
         """A difference that was judged by what was subtracted turns out to matter by itself."""
-        self.error = max(self.error, error)
+        self.error, self.whole = max(self.error, error), max(self.whole, whole)
 
 
 class Rows:

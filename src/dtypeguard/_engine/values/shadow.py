@@ -264,7 +264,7 @@ class Shadow:
             source = max(incoming, key=lambda one: one.error * one.cancellation)
             for one in incoming:
                 if one.cancellation > 1 and one.held.origin is not None and effective:
-                    one.held.origin.convict(one.error * one.cancellation)
+                    one.held.origin.convict(one.error * one.cancellation, one.held.whole * one.cancellation)
                     self.spoil.add(one.held.origin)
         carried = 0.0 if source is None else source.error * (source.cancellation if lost else 1.0)
         origin = None if source is None or cancellation == 1 else source.held.origin
@@ -458,7 +458,9 @@ def _all_incoming(given: Given, look: bool, writing: Writing | None) -> list[Inc
 
 def _measure_input(tensor: Tensor, held: ShadowStorage, look: bool) -> Incoming:
     if look:
-        held.error = error_of(tensor, held.like(tensor)).relative(held.floor, of_a_row=True) / held.cancellation
+        error = error_of(tensor, held.like(tensor))
+        held.error = error.relative(held.floor, of_a_row=True) / held.cancellation
+        held.whole = error.relative(held.floor) / held.cancellation
     return Incoming(tensor, held.error, held, held.row, held.cancellation)
 
 
