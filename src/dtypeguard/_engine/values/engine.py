@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
 from ..._core.base import private
+from ..._core.base.dtypes import HALF
 from ..._core.base.progress import tell
 from ..operands import summed
 from ..ops import FLUSHES, Operator, Way
@@ -236,7 +237,7 @@ class Values:
             held.row.example = worst(tensor, shadow_of)  # of a total the last one says most
         largest = max(error.level, TOTAL * held.row.largest)
         share = error.level / largest if error.level and largest else 1.0
-        self._blame(what, site, held, error.relative(held.floor) * share / held.cancellation, causes)
+        self._blame(what, site, held.row, error.relative(held.floor) * share / held.cancellation, causes)
 
     def stepped(self, parameter: Tensor, name: str, site: Site) -> None:
         """An optimizer has written to a parameter, whose values are right from now on as they are."""
@@ -254,7 +255,7 @@ class Values:
     def _left_unread(self, held: ShadowStorage) -> None:
         """A result that no operation has read: the program has it."""
         if held.row is not None and held.error and not held.row.backward:
-            self._blame("a result", None, held, held.whole)
+            self._blame("a result", None, held.row, held.whole)
 
     def _unread(self, source: Row) -> None:
         if source.backward:
@@ -266,21 +267,21 @@ class Values:
         self,
         what: str,
         site: Site | None,
-        held: ShadowStorage,
+        last: Row,
         error: float,
         causes: frozenset[Cause] = frozenset(Cause),
     ) -> None:  # fmt: skip
         shadow = self._shadow
-        if shadow is None or held.row is None or not shadow.spoil or shadow.spoil.isdisjoint(held.row.chain()):
+        if shadow is None or not shadow.spoil or shadow.spoil.isdisjoint(last.chain()):
             return
-        for row in held.row.culprits():
+        for row in last.culprits():
             cause, enough = row.cause, _ULPS * row.half_ulp
             if cause is Cause.COLLIDED:
                 enough = 0.0
             elif row.stuck:  # what has built up in it is more than that already
                 enough = row.half_ulp
             elif cause is Cause.AMPLIFIED:
-                enough = _DIFFUSE if row.whole < LOST else min(_DIFFUSE, _ULPS * held.row.half_ulp)
+                enough = _DIFFUSE if row.whole < LOST else min(_DIFFUSE, _ULPS * last.half_ulp)
             if cause is not None and cause in causes and error > enough:
                 self._harm(row, cause, what, site, error)
                 return
@@ -349,6 +350,9 @@ class Values:
                 self._harm(row, Cause.STALLED, "a parameter" if row.absorbed else "what is written to", None, gone / of)
             elif self._shadow is None and row.flushed > row.count / 2:
                 self.harms.setdefault(row, Harm(row, Cause.FLUSHED))
+        for row in self.rows:
+            if row.compared and row.parent is not None and any(step.dtype in HALF for step in row.chain()):
+                self._blame("a comparison", row.site, row.parent, row.compared)
         for harm in sorted(self.harms.values(), key=lambda harm: -harm.error):
             self._audit.emit("harmed", harm)
         for row in self.rows:

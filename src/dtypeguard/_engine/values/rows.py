@@ -24,6 +24,7 @@ _STALLED = 0.5, 0.05  # share of values that nothing changed, and the error of t
 TOTAL = 0.05  # of the largest values that a line had: what is smaller is as good as zero
 _MANY = 20_000  # rows, from which on modules are not told apart any more
 _STAYS, _MOST = 0.6, 64  # of the values that one change should have changed, and how many these are at least
+_ROUNDINGS = 64  # an error that roundings of a dtype make, in its half ulps
 _COLLIDED = 0.05  # share of whole numbers that are another one
 
 
@@ -45,6 +46,7 @@ class Row:
         "backward",
         "born",
         "changed",
+        "compared",
         "count",
         "course",
         "decided",
@@ -108,6 +110,7 @@ class Row:
         self.wrong: tuple[int, int] | None = None  # whole numbers that are another one, of how many
         self.distinct: tuple[int, int] | None = None  # how many there were, and are
         self.decided = self.flipped = 0
+        self.compared = 0.0  # the error of what is compared, where some of it comes out otherwise
         self.sets: tuple[int, int] = (0, 0)  # of several places that one row has: how many are others, of how many
         self.other_place: tuple[int, int] | None = None  # one of these, and what it would be
         self.integers = False  # computed from integers that the dtype does not have
@@ -162,7 +165,9 @@ class Row:
     def rounded(self) -> "Row | None":
         """The row behind this one in which the error was rounded that this one makes larger."""
         rows = list(self.chain())[1:]
-        return next((row for row in rows if row.error and row.incoming <= row.error / 2), rows[-1] if rows else None)
+        grown = [row for row in rows if row.error and row.incoming <= row.error / 2]
+        mine = [row for row in grown if row.error <= _ROUNDINGS * row.half_ulp]
+        return next(iter([*mine, *grown, *rows[-1:]]), None)
 
     def measured(self, error: Error, effective: float, incoming: float, parent: "Row | None") -> bool:
         """Enter what was measured; whether it is worse than all before."""

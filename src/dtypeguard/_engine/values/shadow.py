@@ -391,6 +391,8 @@ class Shadow:
             exact = self.memory.read(first, self.memory.wider[first.dtype])
         if isinstance(other, Tensor) and other.shape == out.shape:
             self.choices.whole_numbers(row, out, other.to(out.dtype), exact, any(one.integers for one in held))
+            if row.flipped and out.dtype is torch.bool and held:
+                row.compared = max(row.compared, max(one.error for one in held))
 
 
 def _due(row: Row) -> bool:
