@@ -16,7 +16,7 @@ class Error:
         size: ‖shadow‖.
         lost: how many values are not finite where the shadow is.
         count: of all values.
-        in_a_row: the distance if all rows of the last axis were as wrong as the worst one.
+        in_a_row: the distance if all rows of the last axis, or values of a vector, were as wrong as the worst one.
     """
 
     distance: float
@@ -43,8 +43,12 @@ def error_of(values: Tensor, shadow: Tensor) -> Error:
     wide = values.to(shadow.dtype)
     difference = wide - shadow
     size, row = norm(shadow), 0.0
-    if difference.ndim > 1 and difference.numel():
-        rows = torch.linalg.vector_norm(difference, dim=-1, dtype=_widest(difference)).real
+    if difference.ndim and difference.numel():
+        rows = (
+            difference.abs().double()
+            if difference.ndim == 1
+            else torch.linalg.vector_norm(difference, dim=-1, dtype=_widest(difference)).real
+        )
         distance, row = norm(rows), float(rows.max()) * math.sqrt(rows.numel())
     else:
         distance = norm(difference)

@@ -5,6 +5,7 @@ of rows leads from where values leave the program back to the line at which they
 """
 
 import enum
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -156,11 +157,17 @@ class Row:
     def culprits(self) -> Iterator["Row"]:
         """The rows behind this one that spoil values, the nearest first.
 
-        One that only makes more of what was lost before counts if there is no other.
+        One that only makes more of what was wrong before counts if there is no other: nothing that is done to it helps.
         """
-        spoil = [row for row in self.chain() if row.cause is not None]
-        mere = [row for row in spoil if row.cause is Cause.AMPLIFIED and row.incoming >= LOST]
-        yield from [row for row in spoil if row not in mere] or mere[-1:]
+        chain = list(self.chain())
+        spoil = [place for place, row in enumerate(chain) if row.cause is not None]
+        mere = set()
+        for place, before in itertools.pairwise(spoil):
+            row, between = chain[place], chain[place + 1 : before]
+            handed_on = row.incoming > _LARGE and all(one.error > _LARGE for one in between)
+            if row.cause is Cause.AMPLIFIED and (handed_on or row.incoming >= LOST):
+                mere.add(row)
+        yield from [chain[place] for place in spoil if chain[place] not in mere]
 
     def rounded(self) -> "Row | None":
         """The row behind this one in which the error was rounded that this one makes larger."""
