@@ -126,6 +126,11 @@ class Row:
         return HALF_ULP.get(self.dtype, 0.0)
 
     @property
+    def by_itself(self) -> float:
+        """The largest error that the roundings of its own dtype make."""
+        return min(_LARGE, _ROUNDINGS * self.half_ulp)
+
+    @property
     def cause(self) -> Cause | None:
         """What it does to values, if anything."""
         if self.lost and not math.isinf(self.incoming):
@@ -164,7 +169,7 @@ class Row:
         mere = set()
         for place, before in itertools.pairwise(spoil):
             row, between = chain[place], chain[place + 1 : before]
-            handed_on = row.incoming > _LARGE and all(one.error > _LARGE for one in between)
+            handed_on = row.incoming > row.by_itself and all(one.error > one.by_itself for one in between)
             if row.cause is Cause.AMPLIFIED and (handed_on or row.incoming >= LOST):
                 mere.add(row)
         yield from [chain[place] for place in spoil if chain[place] not in mere]

@@ -48,24 +48,35 @@ def keep(row: Row) -> str | None:
     return f"stay in {wide_of(rounded)} at {rounded.site}: `{rounded.site.expression or rounded.name}` rounds"
 
 
-def _step(row: Row, rounded: bool) -> Step:
+def lost_before(row: Row) -> Row | None:
+    """The line behind this one that made roundings so large that its values are others."""
+    return next((one for one in row.culprits() if one is not row and one.cause is Cause.AMPLIFIED), None)
+
+
+def _step(row: Row, here: str | None) -> Step:
     text = f"{row}: {name_of(row.dtype)}"
-    return Step(text, row.site, f"rounded to {name_of(row.dtype)} here") if rounded else Step(text)
+    return Step(text, row.site, here) if here else Step(text)
 
 
 def enter(
-    rule: Rule, audit: Recorder, row: Row, facts: dict[str, Any], harm: Harm | None, severity: Severity | None = None
-) -> None:
-    """Enter a finding; what nobody has felt is an info."""
+    rule: Rule, audit: Recorder, row: Row, facts: dict[str, Any], harm: Harm | None, severity: Severity | None = None,
+    lost: Row | None = None,
+) -> None:  # fmt: skip
+    """Enter a finding; what nobody has felt is an info. The digits are lost at the line of `lost`, if that is given."""
     felt = [] if harm is None else list(dict.fromkeys(what for what, _ in harm.felt))
     reached = f"; it reaches {' and '.join(felt[:_SHOWN])}" if felt else ""
     if harm is not None and not felt:
         severity = Severity.INFO
-    rounded = row.rounded() if "{rounded}" in rule.says else None
+    rounded = lost or (row.rounded() if "{rounded}" in rule.says else None)
     steps = list(row.chain())[:_LINES]
     if rounded is not None and rounded is not row and rounded not in steps:
         steps.append(rounded)
-    chain = tuple(dict.fromkeys(_step(step, step is rounded) for step in reversed(steps)))
+    here = (
+        f"an error of {share(lost.error)} from here"
+        if lost
+        else rounded and f"rounded to {name_of(rounded.dtype)} here"
+    )
+    chain = tuple(dict.fromkeys(_step(step, here if step is rounded else None) for step in reversed(steps)))
     back = ", in backward" if row.backward else ""
     facts = {
         "back": back,
@@ -73,6 +84,7 @@ def enter(
         "dtype": name_of(row.dtype),
         "wide": wide_of(row),
         "rounded": "" if rounded in (None, row) else f"; rounded in {name_of(rounded.dtype)}: {rounded}",
+        "lost": f"; the digits are lost at {lost}" if lost else "",
         **facts,
     }
     audit.find(

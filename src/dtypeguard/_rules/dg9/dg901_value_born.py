@@ -7,20 +7,20 @@ import torch
 from ..._core.base.dtypes import name_of
 from ..._engine.values.engine import Harm
 from ..._engine.values.leaving import GRADIENT, PARAMETER
-from ..._engine.values.rows import Cause
+from ..._engine.values.rows import Cause, Row
 from ..._engine.watch.events import on
 from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.rule import Rule, Severity
 from ..._engine.watch.text import limit
 from ._forms import instead
-from ._harm import enter, number, wide_of
+from ._harm import enter, lost_before, number, wide_of
 
 RULE = Rule(
     "DG901",
     "value-born",
     Severity.ERROR,
     summary="Finite values become infinite, NaN or zero.",
-    says="`{what}`{back}: {count} values {become}{wider}{reached}",
+    says="`{what}`{back}: {count} values {become}{wider}{reached}{lost}",
     fix="{advice}",
     why=(
         "float16 ends at 65504 and has nothing below 6e-8; a quotient, a root or a logarithm of zero is not finite in "
@@ -72,8 +72,9 @@ def born(harm: Harm, audit: Recorder) -> None:
         count, become = f"{row.flushed} of {row.count}", f"become zero in {dtype}"
     else:
         return
-    facts = {"count": count, "become": become, "wider": _wider(harm), "advice": _advice(harm)}
-    enter(RULE, audit, row, facts, harm, Severity.INFO if audit.values.scaled and _is_skipped(harm) else None)
+    lost = lost_before(row) if harm.cause is Cause.BORN and row.lost else None
+    facts = {"count": count, "become": become, "wider": _wider(harm), "advice": _advice(harm, lost)}
+    enter(RULE, audit, row, facts, harm, Severity.INFO if audit.values.scaled and _is_skipped(harm) else None, lost)
 
 
 def _is_skipped(harm: Harm) -> bool:
@@ -89,12 +90,14 @@ def _wider(harm: Harm) -> str:
     return f", where {wide_of(row)} has {number(row.example[1])}"
 
 
-def _advice(harm: Harm) -> str:
+def _advice(harm: Harm, lost: Row | None) -> str:
     row = harm.row
     if row.given:
         return "find where the values come from: data with gaps, a state that was saved after a bad step"
     if (written := instead(row)) is not None:
         return written
+    if lost is not None:
+        return f"compute in {wide_of(lost)} at {lost.site}: `{lost.site.expression or lost.name}` makes roundings large"
     overflows = row.dtype is torch.float32 or row.born > row.lost  # in the wider dtype of half precision too
     if harm.cause is Cause.BORN and overflows and row.name.rstrip("_") in _INSTEAD:
         return _INSTEAD[row.name.rstrip("_")]
