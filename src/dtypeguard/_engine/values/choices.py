@@ -12,7 +12,7 @@ from .memory import Memory, ShadowStorage
 from .rows import Row
 
 _EQUAL = 100.0  # a cancellation of what was subtracted though it is nearly equal
-_HALF = 2.0**-13  # an error that is none of float32's
+SINGLE_ERROR = 2.0**-13  # what is larger is no rounding of float32
 _SAME = 4.0  # roundings of the wider dtype
 _MASKED = -1e4  # a score that is less was masked: which of these is chosen does not matter
 _FAR = 0.05  # of an axis, for a value that is sorted
@@ -175,7 +175,7 @@ class Choices:
 
 def decidable(held: list[ShadowStorage]) -> bool:
     """Whether what is compared is no difference of numbers that are equal but for float32's rounding, as at convergence."""
-    return not any(one.cancellation > _EQUAL and one.error < _HALF for one in held)
+    return not any(one.cancellation > _EQUAL and one.error < SINGLE_ERROR for one in held)
 
 
 def at_places(op: Operator, args: Any, kwargs: Any, out: Any, shadow: Tensor) -> Tensor:

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._core.base.dtypes import WIDER
+from ..._core.base.dtypes import HALF, WIDER
 from ..operands import operands, shadowed
 from ..ops import ACCUMULATES, BESIDES, FUSED, Cancels, Operator, Way
 from ..watch.text import LARGEST
 from . import moves
 from .cancellation import Incoming, are_squares, cancellation_of, gradient_of_softmax
-from .choices import WHOLE, Choices, at_places, decidable
+from .choices import SINGLE_ERROR, WHOLE, Choices, at_places, decidable
 from .kernels import composite
 from .measure import error_of, flushed, norm, worst
 from .memory import DOUBLE, SINGLE, Memory, ShadowStorage
@@ -37,6 +37,7 @@ _WHOLE = 4.0  # what an error in whole numbers counts for, beside one that was r
 _WRONG = 0.25  # an error of what is written, for which it may go another way
 _GROWN = 2.0  # times the error of what is added
 _OFTEN = 32  # visits of a running total between two measurements
+_BUILT_UP = 0.1  # an error that has grown in a loop
 _LOOP = 4  # operations from one round of an accumulation to the next
 
 RowOf = Callable[[Operator, torch.dtype], Row]
@@ -257,7 +258,9 @@ class Shadow:
             below = max((one.error for one in incoming if one.tensor is not args[0]), default=0.0)
             cancellation = max(1.0, min(cancellation, relative / below if below else cancellation))
         effective, whole = relative / cancellation, error.relative(floor) / cancellation
-        source = max(incoming, key=_suspect if self.choices.whole else attrgetter("error"), default=None)
+        factors = _factors(op, row, incoming)
+        suspects = factors if factors and relative > _BUILT_UP else incoming
+        source = max(suspects, key=_suspect if self.choices.whole else attrgetter("error"), default=None)
         squares = are_squares(op, args, incoming)
         lost = op.cancels is Cancels.LOST or (op.cancels is Cancels.ROOT and not squares)
         if lost and incoming:  # from here on a difference is judged by itself
@@ -289,7 +292,7 @@ class Shadow:
         elif writing is not None:
             moves.follows(writing.incoming[0].tensor, writing.incoming[0].held)
         if tensor.numel() <= LARGEST and error.distance:
-            if cancellation <= _EQUAL:  # a strongly cancelled result is a compensation term, not a total
+            if cancellation <= _EQUAL and not factors:  # a strongly cancelled result is a compensation term, not a total
                 self._stalls(op, args, row, effective, tensor, shadow, incoming, writing)
             self._collides(row, tensor.to(shadow.dtype), shadow, carried)
 
@@ -464,6 +467,14 @@ def _measure_input(tensor: Tensor, held: ShadowStorage, look: bool) -> Incoming:
         held.error = error.relative(held.floor, of_a_row=True) / held.cancellation
         held.whole = error.relative(held.floor) / held.cancellation
     return Incoming(tensor, held.error, held, held.row, held.cancellation)
+
+
+def _factors(op: Operator, row: Row, incoming: list[Incoming]) -> list[Incoming]:
+    """What a wide value is multiplied by again and again, if half precision has rounded it: its error builds up."""
+    if op.cancels not in (Cancels.PRODUCT, Cancels.NUMERATOR) or row.dtype in HALF:
+        return []
+    others = [one for one in incoming if one.error > SINGLE_ERROR and not _loops(one.row, row)]
+    return others if len(others) < len(incoming) else []
 
 
 def _suspect(one: Incoming) -> float:
