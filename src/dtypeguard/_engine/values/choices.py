@@ -174,7 +174,7 @@ class Choices:
 
 
 def decidable(held: list[ShadowStorage]) -> bool:
-    """Whether what is compared is no difference of numbers that are equal but for float32's rounding, as at convergence."""
+    """Whether no difference of numbers is compared that are equal but for float32's rounding, as at convergence."""
     return not any(one.cancellation > _EQUAL and one.error < SINGLE_ERROR for one in held)
 
 

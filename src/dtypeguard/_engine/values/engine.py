@@ -35,6 +35,7 @@ _SELDOM = 64  # operations between two looks at the clock, where each costs next
 # Measured: with a quarter of it, a half, twice or four times as much no program of DG9 and no healthy case comes out
 # otherwise; only `_DIFFUSE` may not be 0.4, nor `_ULPS` 32.
 _DIFFUSE = 0.1  # an error of a result that one line is to blame for
+_DOUBT = 0.02  # an error of a result that acquits nobody
 _ULPS = 8  # and of one in which little else is wrong
 _DIGITS = 0.2  # of a gradient that is the difference of rounded probabilities
 _current_node = private.current_node
@@ -72,6 +73,7 @@ class Values:
         self.shadow = self._shadow = Shadow(Memory(self._left_unread)) if how is SHADOW else None
         self.over: str | None = None  # why there is no shadow any more
         self.harms: dict[Row, Harm] = {}
+        self._doubted: set[Row] = set()  # lines that spoil results less than what is a harm
         self.ranges = Ranges()
         self.scaled = False  # whether a GradScaler looks at gradients before they are used
         self._totals = Totals(self._step)  # over steps that are not looked at
@@ -285,6 +287,8 @@ class Values:
             if cause is not None and cause in causes and error > enough:
                 self._harm(row, cause, what, site, error)
                 return
+            if cause is not None and error > _DOUBT:
+                self._doubted.add(row)
 
     def _told(self, row: Row) -> bool:
         """Whether a line is named for the same values: the sum of an average, whose factor is a part of it."""
@@ -360,5 +364,6 @@ class Values:
                 self._audit.emit("decided", row)
         if self.shadow is not None:
             spoilt = [harm.row for harm in self.harms.values() if harm.felt] + [row for row in self.rows if row.flipped]
+            spoilt += self._doubted
             self._audit.findings.acquit({step.site.key for row in spoilt for step in row.chain()})
         self._audit.findings.confirm()

@@ -37,7 +37,8 @@ _WHOLE = 4.0  # what an error in whole numbers counts for, beside one that was r
 _WRONG = 0.25  # an error of what is written, for which it may go another way
 _GROWN = 2.0  # times the error of what is added
 _OFTEN = 32  # visits of a running total between two measurements
-_BUILT_UP = 0.1  # an error that has grown in a loop
+_BUILT_UP = {True: 0.02, False: 0.1}  # an error that has grown in a loop, of half precision or of a wide state
+_NARROWS = frozenset(["copy_", "_to_copy"])
 _LOOP = 4  # operations from one round of an accumulation to the next
 
 RowOf = Callable[[Operator, torch.dtype], Row]
@@ -258,8 +259,9 @@ class Shadow:
             below = max((one.error for one in incoming if one.tensor is not args[0]), default=0.0)
             cancellation = max(1.0, min(cancellation, relative / below if below else cancellation))
         effective, whole = relative / cancellation, error.relative(floor) / cancellation
-        factors = _factors(op, row, incoming)
-        suspects = factors if factors and relative > _BUILT_UP else incoming
+        builds_up = _builds_up(op, row, incoming)
+        grown = builds_up and relative > _BUILT_UP[row.dtype in HALF]
+        suspects = [one for one in incoming if not (grown and _loops(one.row, row))]
         source = max(suspects, key=_suspect if self.choices.whole else attrgetter("error"), default=None)
         squares = are_squares(op, args, incoming)
         lost = op.cancels is Cancels.LOST or (op.cancels is Cancels.ROOT and not squares)
@@ -292,7 +294,8 @@ class Shadow:
         elif writing is not None:
             moves.follows(writing.incoming[0].tensor, writing.incoming[0].held)
         if tensor.numel() <= LARGEST and error.distance:
-            if cancellation <= _EQUAL and not factors:  # a strongly cancelled result is a compensation term, not a total
+            wide = builds_up and row.dtype not in HALF  # then it is its factor that is wrong
+            if cancellation <= _EQUAL and not wide:  # a strongly cancelled result is no total, it compensates
                 self._stalls(op, args, row, effective, tensor, shadow, incoming, writing)
             self._collides(row, tensor.to(shadow.dtype), shadow, carried)
 
@@ -469,12 +472,17 @@ def _measure_input(tensor: Tensor, held: ShadowStorage, look: bool) -> Incoming:
     return Incoming(tensor, held.error, held, held.row, held.cancellation)
 
 
-def _factors(op: Operator, row: Row, incoming: list[Incoming]) -> list[Incoming]:
-    """What a wide value is multiplied by again and again, if half precision has rounded it: its error builds up."""
-    if op.cancels not in (Cancels.PRODUCT, Cancels.NUMERATOR) or row.dtype in HALF:
-        return []
-    others = [one for one in incoming if one.error > SINGLE_ERROR and not _loops(one.row, row)]
-    return others if len(others) < len(incoming) else []
+def _builds_up(op: Operator, row: Row, incoming: list[Incoming]) -> bool:
+    """Whether rounding builds up from one round of a loop to the next, so that the line is judged by what is new.
+
+    A total in half precision, a state that is rounded to it, or a wide one and a factor that was.
+    """
+    half, outside = row.dtype in HALF, [one for one in incoming if not _loops(one.row, row)]
+    if len(outside) == len(incoming):
+        return False
+    if half:
+        return op.name in ACCUMULATES or op.name in _NARROWS
+    return op.cancels in (Cancels.PRODUCT, Cancels.NUMERATOR) and any(one.error > SINGLE_ERROR for one in outside)
 
 
 def _suspect(one: Incoming) -> float:

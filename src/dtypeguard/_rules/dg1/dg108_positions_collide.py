@@ -69,7 +69,7 @@ def points_made(event: Op, audit: Recorder) -> None:
     if _due(event, None, audit) and bool(out[0] != out[-1]):
         left = len(torch.unique(out))
         if left < _APART * out.numel():
-            _collision(event, f"{out.numel()} points, {left} different ones in", audit).find(audit)
+            _collision(event, f"{out.numel()} points, {left} different ones in {_name(event)}", audit).find(audit)
 
 
 @on("after", RULE, ops=["cumsum"])
@@ -94,7 +94,7 @@ def _collide(event: Op, exact: Tensor, rounded: Tensor, audit: Recorder) -> None
     finite = rounded.isfinite()  # what is not is DG105's
     there, left = len(torch.unique(exact[finite])), len(torch.unique(rounded[finite]))
     if left < there:
-        collision = _collision(event, f"{there} distinct integers, {left} in", audit)
+        collision = _collision(event, f"{there} distinct integers, {left} in {_name(event)}", audit)
         collision.find(audit, Severity.INFO)
         audit.lineage.mark(event.out, collision)
 
@@ -112,23 +112,36 @@ def angles(event: Op, audit: Recorder) -> None:
     if event.backward:
         return
     _blame_use(source, f"used as angles at {event.site}", audit)
-    if source.dtype not in _EXACT or not event.readable or not source.numel():
+    dtype = _rounded_in(source, audit)
+    if dtype not in _EXACT or not event.readable or not source.numel():
         return
     if not audit.due("DG108", event.site, event.name):
         return
     largest = float(source.abs().max())
     if not 1 <= largest < math.inf:
         return
-    spacing = 2.0 ** math.floor(math.log2(largest)) * torch.finfo(source.dtype).eps
+    spacing = 2.0 ** math.floor(math.log2(largest)) * torch.finfo(dtype).eps
     if spacing >= _NOISE:
         says = f"angles up to {largest:g} have a spacing of {spacing:g}"
-        _collision(event, f"{says} in", audit).find(audit)
+        _collision(event, f"{says} in {name_of(dtype)}", audit).find(audit)
         node = audit.lineage.get(source)
         if node is not None:
             audit.blame((node,), f"{says} at {event.site}")
 
 
+def _name(event: Op) -> str:
+    return name_of(event.out.dtype)
+
+
+def _rounded_in(source: Tensor, audit: Recorder) -> torch.dtype:
+    """The dtype that a tensor was computed in: a cast to a wider one brings no digits back."""
+    node = audit.lineage.get(source)
+    while node is not None and node.op == "_to_copy" and node.parents and node.dtype not in _EXACT:
+        node = node.parents[0]
+    return source.dtype if node is None else node.dtype
+
+
 def _collision(event: Op, detail: str, audit: Recorder) -> Collision:
     source = event.inputs[0] if event.inputs else event.out
-    one = audit.suspect(RULE, event, source, detail=f"{detail} {name_of(event.out.dtype)}", effect="")
+    one = audit.suspect(RULE, event, source, detail=detail, effect="")
     return Collision(one.rule, one.site, one.facts, one.fields)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 
+from ..._core.base.dtypes import HALF
 from ..._engine.watch.events import Operand
 from .._kit import Rule, Severity, name_of
 from .._refusals import Refused, Turn, explains
@@ -65,8 +66,19 @@ _SAYS = (
 def integers_refused(it: Refused) -> bool:
     for one in _SAYS:
         if re.search(one.pattern, it.event.reason):
-            return it.tell(RULE, one.blamed(it), one.wanted, advice=one.advice)
+            blamed = one.blamed(it)
+            advice = (_in_half(blamed[0]) if blamed and one.wanted is torch.int64 else None) or one.advice
+            return it.tell(RULE, blamed, one.wanted, advice=advice)
     return False
+
+
+def _in_half(indices: Operand) -> str | None:
+    """What to write for indices that are in half precision: a cast back finds others."""
+    if indices.dtype not in HALF:
+        return None
+    birth = None if indices.node is None else indices.node.birth
+    where = "" if birth is None or birth.named else f": do not cast them in `{birth.site.expression}` at {birth.site}"
+    return f"leave indices and class targets integers{where}; {name_of(indices.dtype)} rounds large ones"
 
 
 # ---------------------------------------------------------------- results that what is written to cannot hold

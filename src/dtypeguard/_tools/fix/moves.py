@@ -57,8 +57,8 @@ def cast_operands(place: Place, at: At) -> Iterator[Candidate]:
     targets = [finding.to_dtype, finding.from_dtype, torch.float32]
     if not floating:
         targets = [finding.to_dtype, torch.float32, torch.int64, torch.bool]
-    elif finding.to_dtype not in FLOATING:  # a mask, or indices
-        targets = [finding.to_dtype or torch.int64]
+    elif finding.to_dtype not in FLOATING:  # a mask, or indices, which half precision has rounded by now
+        targets = [] if finding.from_dtype in HALF else [finding.to_dtype or torch.int64]
     others = _siblings(at)
     for dtype in dict.fromkeys(targets):
         if dtype is not None and dtype is not torch.float64:
