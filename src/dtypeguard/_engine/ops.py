@@ -64,7 +64,10 @@ FUSED = frozenset("_grouped_mm mkldnn_rnn_layer mkldnn_rnn_layer_backward".split
 # Whatever comes in is a whole number afterwards: the shadow goes on with the program's.
 _ROUNDS = frozenset("round floor ceil trunc sign sgn fix heaviside floor_divide".split())
 # Nobody decides with these: they compare for equality, or look for what is not finite.
-_TESTS = frozenset("isfinite isnan isinf isposinf isneginf ne equal signbit is_nonzero nonzero logical_not".split())
+_TESTS = frozenset(  # those of `unique` stand in an order of their own
+    "isfinite isnan isinf isposinf isneginf ne equal signbit is_nonzero nonzero logical_not _unique _unique2 "
+    "unique_dim unique_consecutive unique_dim_consecutive".split()
+)
 _DECIDES = frozenset("gt lt ge le greater less argmax argmin searchsorted bucketize _to_copy to".split())
 # Values and their places: the shadow takes its values at the program's places. The argument that says the axis.
 _PICKS = frozenset("topk sort max min median nanmedian kthvalue mode cummax cummin".split())

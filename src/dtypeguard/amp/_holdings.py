@@ -26,11 +26,13 @@ class Holdings:
         self.stale = False  # some are tensors that the model no longer has
         self.trainable = [parameter for parameter, _ in names.named() if parameter.requires_grad]
         missing = [parameter for parameter in self.trainable if id(parameter) not in held]
-        strangers = {one: [p for p in one.parameters() if not names.has(p)] for one in optimizers}
+        strangers = {one: [p for p in one.held() if not names.has(p)] for one in optimizers}
         copied = {id(p): next((m for m in missing if is_copy(p, m)), None) for ps in strangers.values() for p in ps}
         masters = set(map(id, copied.values()))
         self.missing = [p for p in missing if id(p) not in masters]
-        self.strangers = {one: [p for p in ps if copied[id(p)] is None] for one, ps in strangers.items()}
+        self.strangers = {
+            one: [p for p in ps if copied[id(p)] is None and p.requires_grad] for one, ps in strangers.items()
+        }
 
 
 def compare(names: Names, optimizers: Sequence[WatchedOptimizer], held: set[int], stepping: bool, claim: Claim) -> None:

@@ -63,10 +63,14 @@ class WatchedOptimizer:
         return [Group(self, number, options) for number, options in enumerate(groups)]
 
     def parameters(self) -> Iterator[Tensor]:
-        """The parameters that it may move."""
+        """The parameters that autograd gives gradients to."""
+        return (parameter for parameter in self.held() if parameter.requires_grad)
+
+    def held(self) -> Iterator[Tensor]:
+        """All parameters; a master copy may get its gradient from the program."""
         optimizer = self.optimizer
         for group in [] if optimizer is None else optimizer.param_groups:
-            yield from (parameter for parameter in group["params"] if parameter.requires_grad)
+            yield from group["params"]
 
     def gradients(self) -> list[tuple[Tensor, Tensor]]:
         return [(parameter, parameter.grad) for parameter in self.parameters() if parameter.grad is not None]

@@ -21,6 +21,7 @@ from .measure import Error
 _LARGE = 0.02  # an error that is no mere rounding
 LOST = 0.5  # an error that leaves nothing of a value
 _FACTOR = 8  # times the error that came in
+_ROUNDS = 4  # and where it builds up in a loop, times that of what is new in a round
 _STALLED = 0.5, 0.05  # share of values that nothing changed, and the error of the total
 TOTAL = 0.05  # of the largest values that a line had: what is smaller is as good as zero
 _MANY = 20_000  # rows, from which on modules are not told apart any more
@@ -46,6 +47,7 @@ class Row:
         "absorbed",
         "backward",
         "born",
+        "builds_up",
         "changed",
         "compared",
         "count",
@@ -110,6 +112,7 @@ class Row:
         self.absorbed: tuple[int, int] | None = None  # values of a parameter that are lost beside a number
         self.wrong: tuple[int, int] | None = None  # whole numbers that are another one, of how many
         self.distinct: tuple[int, int] | None = None  # how many there were, and are
+        self.builds_up = False  # its error is that of many rounds of a loop
         self.decided = self.flipped = 0
         self.compared = 0.0  # the error of what is compared, where some of it comes out otherwise
         self.sets: tuple[int, int] = (0, 0)  # of several places that one row has: how many are others, of how many
@@ -141,7 +144,8 @@ class Row:
             return Cause.COLLIDED
         if self.flushed > self.count / 2 and self.error > 0.5:
             return Cause.FLUSHED
-        if self.error > max(_LARGE, _FACTOR * max(self.incoming, self.half_ulp)):
+        factor = _ROUNDS if self.builds_up else _FACTOR
+        if self.error > max(_LARGE, factor * max(self.incoming, self.half_ulp)):
             return Cause.AMPLIFIED
         return None
 

@@ -286,7 +286,7 @@ class Shadow:
         if row.backward:
             row.digits = max(row.digits, min(gradient_of_softmax(op, args, error), effective))
         if row.measured(error, effective, carried, None if source is None else source.row) and tensor.numel():
-            row.example, row.whole = worst(tensor, shadow), whole
+            row.example, row.whole, row.builds_up = worst(tensor, shadow), whole, grown
         if (tensor.dtype is torch.float16 and not op.exact) or op.name == "_to_copy":
             row.flushed += flushed(tensor, shadow) if carried < 0.5 < error.relative() else 0
         if error.distance:

@@ -67,7 +67,8 @@ def enter(
     reached = f"; it reaches {' and '.join(felt[:_SHOWN])}" if felt else ""
     if harm is not None and not felt:
         severity = Severity.INFO
-    rounded = lost or (row.rounded() if "{rounded}" in rule.says else None)
+    itself = row.builds_up and row.dtype in HALF  # it rounds, in each round of a loop
+    rounded = lost or (row.rounded() if "{rounded}" in rule.says and not itself else None)
     steps = list(row.chain())[:_LINES]
     if rounded is not None and rounded is not row and rounded not in steps:
         steps.append(rounded)

@@ -43,6 +43,9 @@ def amplified(harm: Harm, audit: Recorder) -> None:
             "advice": instead(row)
             or _INSTEAD.get(row.name)
             or keep(row)
+            or (
+                f"keep it in {wide_of(row)}: what each round of a loop rounds away builds up" if row.builds_up else None
+            )
             or f"compute `{what}` and what it is computed from in {wide_of(row)}",
         }
         enter(RULE, audit, row, facts, harm)

@@ -20,8 +20,9 @@ RULE = Rule(
         "another expert, another token, a frame more or less. A few choices that are nearly a draw come out otherwise "
         "in every half dtype; this rule reports a line where that is every fifth one or more, or where a number that "
         "is whole in the wider dtype, or was computed from large integers, becomes another integer. A `topk` that "
-        "finds other sets for more than two rows in a hundred, as routers of experts in bfloat16 do, is an info. A "
-        "value that is looked up with `==` in a table, and would be found in the wider dtype only, is reported too. "
+        "finds other sets for more than two rows in a hundred, as routers of experts in bfloat16 do, is an info, but "
+        "where its scores were cast to half precision just before. A value that is looked up with `==` in a table, and "
+        "would be found in the wider dtype only, is reported too. "
         "It needs an audit with `values=True`."
     ),
     unsafe=("whole_division", "near_equal", "widen_rounding", "retype_inside", "widen_origins"),
@@ -52,7 +53,12 @@ def flipped(row: Row, audit: Recorder) -> None:
             harm = f"{others} of {rows} rows have other places than in {wide_of(row)}"
         harm += f": {number(was)} instead of {number(is_)}"
         advice = _integers(row) or keep(row) or _computed(row)
-    enter(RULE, audit, row, {"harm": harm, "advice": advice}, None, severity=None if sure else Severity.INFO)
+    cast = row.rounded()
+    needless = cast is not None and cast.name == "_to_copy" and cast is row.parent  # it was wide one line before
+    if needless and not sure:
+        advice = f"decide before the cast: `{cast.site.expression}` at {cast.site} makes ties"
+    severity = None if sure or needless else Severity.INFO
+    enter(RULE, audit, row, {"harm": harm, "advice": advice}, None, severity=severity)
 
 
 def _computed(row: Row) -> str:
