@@ -14,13 +14,20 @@ RULE = Rule(
     "DG106",
     "fraction-lost",
     Severity.WARNING,
-    summary="Fractions are lost in a write to an integer tensor.",
-    says="`{what}` writes {source} into {dtype}: {loss}",
-    fix="allocate the target with a floating dtype, or round where it is meant: `.round().to({dtype_code})`",
-    why="Writing into an integer tensor truncates towards zero, without a word.",
+    summary="Fractions are lost in an integer tensor.",
+    says="`{what}` {writes} {source} {into} {dtype}: {loss}",
+    fix="{advice}, or round where it is meant: `.round().to({dtype_code})`",
+    why=(
+        "Writing into an integer tensor truncates towards zero, without a word. So does a cast to integers, which is "
+        "reported where all values lie between -1 and 1, as probabilities and sines do: nearly all become 0. Where "
+        "negative values are cut too, as in `(points / size).int()`, the cell at 0 is twice as wide as the others, "
+        "which is an info."
+    ),
     unsafe=("fitting_target",),
     sources=("https://github.com/pytorch/pytorch/issues/126000",),
 )
+
+_FEW = 8  # values, of which some chance to lie between -1 and 1
 
 
 @on("write", RULE)
@@ -33,6 +40,29 @@ def written(event: Op, audit: Recorder) -> None:
         facts = _facts_of(f"{name_of(source.dtype)} values", f"{lost} of {source.numel()} lose their fraction", out)
         severity = Severity.INFO if out.dtype is torch.uint8 else None  # pictures
         audit.suspect(RULE, event, source, what=expression(event), **facts).find(audit, severity)
+
+
+@on("cast", RULE)
+def cast(event: Op, audit: Recorder) -> None:
+    """Values of which nothing is left, or that are cut towards zero from both sides."""
+    source, out = event.inputs[0], event.out
+    if not source.is_floating_point() or not _is_integer(out) or not _FEW <= source.numel() <= LARGEST:
+        return
+    if event.backward or not event.readable or not audit.due("DG106", event.site):
+        return
+    cut, size = source != source.trunc(), float(source.abs().max())
+    lost = int(cut.sum())
+    if lost < source.numel() / 2 or not math.isfinite(size):
+        return
+    what = f"{name_of(source.dtype)} values"
+    if size <= 1:
+        loss = f"{lost} of {source.numel()} lie between -1 and 1, and become 0"
+        facts = _facts_of(what, loss, out, "casts", "to", "keep them in a floating dtype")
+        audit.suspect(RULE, event, source, **facts).find(audit)
+    elif out.dtype in (torch.int32, torch.int64) and lost / 8 < (below := int((cut & (source < 0)).sum())) < lost:
+        loss = f"{below} negative ones are cut towards 0, so that those between -1 and 1 become equal"
+        facts = _facts_of(what, loss, out, "casts", "to", "`.floor()` first, where they are cells of a grid")
+        audit.suspect(RULE, event, source, **facts).find(audit, Severity.INFO)
 
 
 @around(Tensor, "__setitem__", rule=RULE)
@@ -80,6 +110,12 @@ def _fraction(value: float) -> bool:
     return math.isfinite(value) and value != int(value)
 
 
-def _facts_of(source: str, loss: str, target: Tensor) -> dict[str, Any]:
+def _facts_of(
+    source: str, loss: str, target: Tensor, writes: str = "writes", into: str = "into",
+    advice: str = "allocate the target with a floating dtype",
+) -> dict[str, Any]:  # fmt: skip
     dtype = name_of(target.dtype)
-    return {"source": source, "loss": loss, "dtype": dtype, "dtype_code": f"torch.{dtype}"}
+    return {
+        "source": source, "loss": loss, "dtype": dtype, "dtype_code": f"torch.{dtype}",
+        "writes": writes, "into": into, "advice": advice,
+    }  # fmt: skip

@@ -11,13 +11,13 @@ RULE = Rule(
     "DG108",
     "positions-collide",
     Severity.WARNING,
-    summary="Integers are stored in half precision, where neighbours become equal.",
+    summary="Positions or angles are rounded until neighbours are equal.",
     says="`{what}`: {detail}{effect}",
     fix="compute positions and angles in float32 (or as integers), and cast only the result",
     why=(
-        "bfloat16 has 8 bits of significand, float16 has 11: integers above 256 and 2048 are rounded, so "
-        "neighbouring positions become equal, and the sine of a large angle is noise. So are points of a `linspace`: "
-        "1000 of them between 0 and 1 are 504 in bfloat16."
+        "bfloat16 has 8 bits of significand, float16 has 11, float32 has 24: integers above 256, 2048 and 16777216 "
+        "are rounded, so neighbouring positions become equal, and the sine of a large angle is noise. So are points of "
+        "a `linspace`: 1000 of them between 0 and 1 are 504 in bfloat16."
     ),
     unsafe=("retype_inside", "widen_sum", "widen_origins"),
     sources=("https://github.com/huggingface/transformers/issues/25681",),
@@ -25,6 +25,7 @@ RULE = Rule(
 )
 
 _EXACT = {torch.bfloat16: 256, torch.float16: 2048}  # integers up to here have one value each
+_WHOLE = 2**24  # the same of float32
 _APART = 0.9  # of the points of a line
 _NOISE = 0.125  # the spacing of angles from which on their sine is none
 
@@ -56,7 +57,15 @@ def integers_promoted(event: Op, audit: Recorder) -> None:
 
 @on("after", RULE, ops=["arange"])
 def integers_made(event: Op, audit: Recorder) -> None:
-    if _due(event, None, audit):
+    if event.out.dtype is torch.float32:
+        ends, step = event.args[:2], event.args[2] if len(event.args) > 2 else 1
+        most = max(map(abs, ends), default=0)
+        if float(step).is_integer() and float(ends[0]).is_integer() and most > _WHOLE * abs(step):
+            says = f"integers up to {most:.0f}, of which those above 2**24 are not all there in float32"
+            collision = _collision(event, says, audit)
+            collision.find(audit, Severity.INFO)
+            audit.lineage.mark(event.out, collision)
+    elif _due(event, None, audit):
         exact = torch.arange(*event.args, dtype=torch.float64, device=event.out.device)
         if bool((exact == exact.round()).all()):
             _collide(event, exact, event.out, audit)
