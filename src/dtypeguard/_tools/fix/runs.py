@@ -132,9 +132,7 @@ class Runs:
         result = Path(folder, "result")
         if not result.exists():
             raise Failed(f"it ended without a result when it was run again{died}")
-        told: dict[str, Any] = pickle.loads(
-            result.read_bytes()
-        )  # of our own process, in a folder that only we can read
+        told = pickle.loads(result.read_bytes())  # of our own process, in a folder that only we can read
         out = Path(folder, "out").read_text(encoding="utf-8", errors="replace").replace(copy, self.tree.root)
         back = {made: file for file, made in apart.items()}
 
@@ -142,12 +140,11 @@ class Runs:
             file = back.get(file, file)
             return real(os.path.join(self.tree.root, os.path.relpath(file, copy)) if inside(file, copy) else file)
 
-        run = Run(
-            [moved(finding, home) for finding in told["findings"]], told["status"], told["error"],
-            tuple((home(file), line) for file, line in told["raised"]), out.splitlines(), told["stopped"],
-            told["operations"], told["outside"], tuple(map(home, told["files"])),
-            *(tuple((home(file), line) for file, line in told[casts]) for casts in ("widened", "truncated")),
-        )  # fmt: skip
+        told["findings"] = [moved(finding, home) for finding in told["findings"]]
+        told["files"] = tuple(map(home, told["files"]))
+        for name in ("raised", "widened", "truncated"):
+            told[name] = tuple((home(file), line) for file, line in told[name])
+        run = Run(**told, lines=out.splitlines())
         shutil.rmtree(folder, ignore_errors=True)
         return run
 
