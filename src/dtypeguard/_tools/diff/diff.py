@@ -19,11 +19,11 @@ from ..compare.subject import Loss
 from .backward import Gradient, gradients
 from .capture import Recorded, load, part, recorded, save
 from .compiled import Compiled
-from .distances import in_own_roundings, without_padding
-from .match import Match, Names
-from .measure import Found, Point, measure
+from .distances import Dtypes, in_own_roundings, without_padding
+from .match import Names
+from .measure import WHOLE, Found, Point, measure
 from .result import ProgramDiff, rows_of
-from .side import ROOT, Side
+from .side import Side
 from .tape import Tape
 from .tokens import Token, against, judged, listed, logits_of, tokens_of
 from .wide import Wide
@@ -64,14 +64,16 @@ def diff(a: Any, b: Any, /, batch: Any, *, names: Names = None, loss: Callable[.
     ('another function', '1')
     """
     given, draws, own = _batch(batch), Draws(), _loss(loss)
-    with torch.inference_mode(False), task("diff"), without_padding(_mask(given)):
+    mask = _mask(given)
+    with torch.inference_mode(False), task("diff"), without_padding(mask):
         first = _side("a", a, given, draws, own)
         probabilities = listed(b) if isinstance(b, str | os.PathLike) else None
         if probabilities is not None:
             return _engine(first, probabilities, str(b))
         second = _side("b", b, given, draws, own)
         if isinstance(first, Side) and isinstance(second, Side):
-            made = _live(first, second, names)
+            with in_own_roundings(first.dtype, second.dtype) as dtypes:
+                made = _live(first, second, names, dtypes)
         elif loss is not None:
             raise ValueError("diff: a capture has no gradients: loss= needs two models")
         else:
@@ -79,22 +81,15 @@ def diff(a: Any, b: Any, /, batch: Any, *, names: Names = None, loss: Callable[.
             made = _result_of(first, second, part(records[0], records[1], names))
         if not draws.same:
             made.notes.append("the programs draw random numbers at different places, and differ by these too")
-        mask = _mask(given)
         if mask is not None and not bool(mask.all()):
             made.notes.append(f"{int((mask == 0).sum())} places that the attention mask leaves out were not compared")
         return made
 
 
-def _live(a: Side, b: Side, names: Names) -> ProgramDiff:
+def _live(a: Side, b: Side, names: Names, dtypes: Dtypes | None) -> ProgramDiff:
     """Two programs that are here."""
-    with in_own_roundings(a.dtype, b.dtype):
-        return _measured(a, b, names)
-
-
-def _measured(a: Side, b: Side, names: Names) -> ProgramDiff:
     found = measure(a, b, names)
-    if a.dtype is not None and b.dtype is not None and a.dtype is not b.dtype:
-        found.dtypes = a.dtype, b.dtype
+    found.dtypes = dtypes
     if found.precision is torch.float32:
         found.notes.append(
             "the reference is float32, as one does not run in float64: small differences of the function look like "
@@ -189,8 +184,7 @@ def _engine(side: Any, rows: list[list[float]], path: str) -> ProgramDiff:
     half = side.run(side.wide(torch.bfloat16, {}), Tape(), dtype=torch.bfloat16)[place]
     verdict, counts = judged(error_a, error_b, against(rows, half, wide[place], ids)[1], unit)
     apart = max(abs(t.logprob_a - t.logprob_b) for t in tokens)
-    call = (Match("", ("",), ""), (ROOT,))
-    found = Found({ROOT: call}, [], (error_a, error_b), apart, {}, ([], []), {}, torch.float64, counts)
+    found = Found(WHOLE, [], (error_a, error_b), apart, {}, ([], []), {}, torch.float64, counts)
     found.notes.append(
         "the engine's float64 is not known: more than three bits worse than the model in bfloat16 is another function"
     )

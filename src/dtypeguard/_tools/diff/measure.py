@@ -15,6 +15,8 @@ from .side import ROOT, Given, Side, Values
 from .tape import Key, Named, Tape, paired
 from .wide import Wide
 
+WHOLE: Calls = {ROOT: (Match("", ("",), ""), (ROOT,))}  # two programs that stand for each other
+
 
 @dataclass(slots=True)
 class Point:
@@ -96,7 +98,7 @@ def measure(a: Side, b: Side, names: Names) -> Found:
     modules = all(side.model is not None for side in sides)
     outs = [side.run(side.copy(), tape, None if modules else ()) for side, tape in zip(sides, tapes, strict=True)]
     check_alike(a, b, outs)
-    calls: Calls = {ROOT: (Match("", ("",), ""), (ROOT,))}
+    calls = WHOLE
     alone: tuple[list[str], list[str]] = [], []
     values: tuple[Values, Values] = {}, {}
     states: dict[str, list[str]] = {}
@@ -125,7 +127,7 @@ def measure(a: Side, b: Side, names: Names) -> Found:
             told = f"{type(error).__name__}: {error}".partition("\n")[0]
             notes.append(f"only the outputs are compared: with what a's modules return, b does not run ({told})")
     if not points:
-        calls = {ROOT: calls.get(ROOT, (Match("", ("",), ""), (ROOT,)))}
+        calls = {ROOT: calls.get(ROOT, WHOLE[ROOT])}
         points = list(_points(calls, Tape({ROOT: a.whole(outs[0])}), Tape({ROOT: b.whole(outs[1])}), *free,
                               torch.finfo(precision).eps))  # fmt: skip
     ends = [[t for _, t in tape.passages[ROOT].outputs] for tape in free]
@@ -164,12 +166,13 @@ def _wide(sides: tuple[Side, Side], values: tuple[Values, Values], precision: to
           tape: Tape | None) -> tuple[Tape, Tape]:  # fmt: skip
     """What both programs do in a wide dtype, on their own inputs or on those of a tape of a's."""
     made = Tape(), Tape()
-    for side, one, held, paths, given in zip(sides, made, values, _paths(calls), _overrides(calls, tape), strict=True):
+    each = zip(sides, made, values, paths_of(calls), _overrides(calls, tape), strict=True)
+    for side, one, held, paths, given in each:
         side.run(side.wide(precision, held), one, paths, given, Wide(precision, apart=tape is not None))
     return made
 
 
-def _paths(calls: Calls) -> tuple[set[str], set[str]]:
+def paths_of(calls: Calls) -> tuple[set[str], set[str]]:
     """The modules to listen to, of a and of b."""
     return {key[0] for _, keys in calls.values() for key in keys}, {key[0] for key in calls}
 
@@ -191,7 +194,7 @@ def _on_inputs_of_a(sides: tuple[Side, Side], calls: Calls, tape: Tape, values: 
                     precision: torch.dtype, states: dict[str, list[str]]) -> list[Point]:  # fmt: skip
     """Both programs with a's tensors."""
     low = Tape()
-    sides[1].run(sides[1].copy(), low, _paths(calls)[1], _overrides(calls, tape)[1])
+    sides[1].run(sides[1].copy(), low, paths_of(calls)[1], _overrides(calls, tape)[1])
     wide = _wide(sides, values, precision, calls, tape)
     for key, (match, keys) in calls.items():
         if len(keys) == 1 and key in low.passages and not key[1]:

@@ -1,6 +1,7 @@
 """What `diff` found."""
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from ..._core.base.frames import internal, shown
 from ..._show.result import Result, Row
 from .backward import BACKWARD, Gradient
 from .compiled import Compiled
-from .distances import Verdict, worse
+from .distances import Verdict, verdict_of, worse
 from .match import Match
 from .measure import Found, Point, between
 from .tokens import Token
@@ -100,9 +101,8 @@ class ProgramDiff(Result):
         self.verdict: Verdict = verdict
         self.order: list[DiffRow] = rows
         self.rows: list[DiffRow] = sorted(rows, key=_added)
-        self.error_a: float
-        self.error_b: float
-        self.error_a, self.error_b = found.errors
+        self.error_a: float = found.errors[0]
+        self.error_b: float = found.errors[1]
         self.distance: float = found.distance
         self.unmatched: tuple[list[str], list[str]] = found.alone
         self.notes: list[str] = found.notes
@@ -198,11 +198,7 @@ class ProgramDiff(Result):
             yield from Gradient.summary(self.gradients)
         if self.tokens:
             yield from Token.summary(self.tokens)
-        how: dict[str, int] = {}
-        for row in self.order:
-            if row.name:
-                how[row.how] = how.get(row.how, 0) + 1
-        if how:
+        if how := Counter(row.how for row in self.order if row.name):
             yield "matched by " + ", ".join(f"{kind} {n}" for kind, n in how.items())
         for side, names in zip("ab", self.unmatched, strict=True):
             if names:
@@ -266,21 +262,16 @@ def _verdict(found: Found) -> tuple[Verdict, Point | None]:
     sides = {side: next((p for p in found.points if p.worse == side), None) for side in "ab"}
     both = all(sides.values())
     side = worse(*found.output_roundings) if both else next((s for s, point in sides.items() if point), "")
-    if side == "a":
-        return "a rounds worse", sides["a"]
-    if side == "b":
-        return "b rounds worse", sides["b"]
+    if side:
+        return verdict_of(False, side), sides[side]
     if not found.distance and not any(point.distance for point in found.points):
         return "same", None
     return "rounding", None
 
 
 def _verdict_of(point: Point) -> Verdict:
-    if point.differs:
-        return "another function"
-    if point.worse:
-        return "a rounds worse" if point.worse == "a" else "b rounds worse"
-    return "rounding" if point.distance else "same"
+    same = not (point.differs or point.worse or point.distance)
+    return "same" if same else verdict_of(point.differs, point.worse)
 
 
 def _weight(point: Point) -> tuple[Any, ...]:

@@ -72,17 +72,14 @@ class Side:
     @property
     def spacing(self) -> float:
         """That of the coarsest weights at 1."""
-        return max((torch.finfo(weight.dtype).eps for weight in self.weights), default=0.0)
-
-    @property
-    def weights(self) -> list[Tensor]:
-        """The floating parameters."""
-        return [] if self.model is None else [p for p in self.model.parameters() if p.is_floating_point()]
+        return 0.0 if self.dtype is None else torch.finfo(self.dtype).eps
 
     @property
     def dtype(self) -> torch.dtype | None:
         """In which it computes: the coarsest dtype of its parameters."""
-        return max((p.dtype for p in self.weights), key=lambda dtype: torch.finfo(dtype).eps, default=None)
+        held = () if self.model is None else self.model.parameters()
+        floating = (p.dtype for p in held if p.is_floating_point())
+        return max(floating, key=lambda dtype: torch.finfo(dtype).eps, default=None)
 
     def copy(self) -> Any:
         """A copy of the model as it is, not compiled; a function itself.
