@@ -1,6 +1,5 @@
 """What `diff` found."""
 
-import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from torch import nn
 from ..._core.base.dtypes import name_of
 from ..._core.base.frames import internal, shown
 from ..._show.result import Result, Row
+from ..._show.text import cut, wrapped
 from .backward import BACKWARD, Gradient
 from .compiled import Compiled
 from .distances import Verdict, verdict_of, worse
@@ -20,7 +20,6 @@ from .tokens import Token
 from .words import count, number, short
 
 _COLUMNS, _SHOWN = 80, 12
-_BAR = 10  # decades that a bar of growth has room for, from 1e-10 on
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +183,7 @@ class ProgramDiff(Result):
             room = min(_COLUMNS - sum(widths) - 10, max(len(row[0]) for row in table))
             lines += [
                 "  ".join(
-                    [f"  {_cut(row[0], room):<{room}}", *(f"{c:>{w}}" for c, w in zip(row[1:], widths, strict=True))]
+                    [f"  {cut(row[0], room):<{room}}", *(f"{c:>{w}}" for c, w in zip(row[1:], widths, strict=True))]
                 )
                 for row in table
             ]
@@ -293,13 +292,7 @@ def _line(point: Point, module: nn.Module | None) -> str:
 
 
 def _folded(text: str) -> list[str]:
-    indent = " " * (len(text) - len(text.lstrip()) + 4)
-    return textwrap.wrap(text, _COLUMNS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
-def _cut(name: str, width: int) -> str:
-    """The end of a name says most."""
-    return name if len(name) <= width else f"...{name[len(name) - width + 3 :]}"
+    return wrapped(text, " " * (len(text) - len(text.lstrip()) + 4))
 
 
 for _public in (ProgramDiff, DiffRow, Gradient, Token):

@@ -79,8 +79,8 @@ class DryrunCell(Result):
         return parts_of_cell(self)
 
 
-def dtype_title(dtype: torch.dtype | None) -> str:
-    return "as given" if dtype is None else name_of(dtype)
+def dtype_title(dtype: torch.dtype | None, nothing: str = "as given") -> str:
+    return nothing if dtype is None else name_of(dtype)
 
 
 @dataclass(eq=False)
