@@ -11,8 +11,7 @@ from ..._core.base.errors import CompareError
 from ..._core.base.options import explained, indefinite
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
-from ..calls import call_of
-from ..compare.batches import Batch
+from ..compare.batches import Batch, batch_of
 from ..compare.compare import with_batch
 from ..compare.draws import Draws
 from ..compare.subject import Loss
@@ -63,7 +62,7 @@ def diff(a: Any, b: Any, /, batch: Any, *, names: Names = None, loss: Callable[.
     >>> d.verdict, d.where.name
     ('another function', '1')
     """
-    given, draws, own = _batch(batch), Draws(), _loss(loss)
+    given, draws, own = batch_of(batch, "diff: `batch`"), Draws(), _loss(loss)
     mask = _mask(given)
     with torch.inference_mode(False), task("diff"), without_padding(mask):
         first = _side("a", a, given, draws, own)
@@ -143,7 +142,7 @@ def capture(model: Any, /, batch: Any, path: str | os.PathLike[str]) -> None:
     'same'
     """
     with torch.inference_mode(False), task("capture"):
-        save(recorded(Side("model", _program("model", model), _batch(batch), Draws())), path)
+        save(recorded(Side("model", _program("model", model), batch_of(batch, "diff: `batch`"), Draws())), path)
 
 
 def _side(name: str, value: Any, batch: Batch, draws: Draws, loss: Loss | None) -> Side | Recorded:
@@ -214,13 +213,3 @@ def _program(name: str, value: Any) -> Any:
         kind = f"the class {value.__name__}" if isinstance(value, type) else indefinite(type(value).__name__)
         raise TypeError(f"diff: {name} is {kind}: pass a model, a function, or the path of a capture")
     return value
-
-
-def _batch(batch: Any) -> Batch:
-    try:
-        return Batch(*call_of(batch), batch)
-    except TypeError:
-        raise TypeError(
-            f"diff: `batch` is of type {type(batch).__name__}: pass a tensor, a tuple of arguments or a dict of "
-            "keyword arguments"
-        ) from None

@@ -1,7 +1,6 @@
 """One of the two programs: its copies, and runs of them that leave nothing behind."""
 
 import contextlib
-import copy
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +17,7 @@ from ..._core.contract.containers import tensors_in
 from ..calls import read_as
 from ..compare.batches import Batch
 from ..compare.draws import Draws, drawing
-from ..compare.subject import Loss, compiling
+from ..compare.subject import Loss, compiling, copied
 from .tape import Key, Named, Passage, Tape, Wires, is_dense
 from .wide import Wide
 
@@ -89,13 +88,7 @@ class Side:
         """
         if self.model is None:
             return self.program
-        try:
-            model = copy.deepcopy(self.model)
-        except Exception as error:
-            raise CompareError(
-                f"diff runs copies of the models, and copy.deepcopy cannot copy {self.name}, this {self.title}: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+        model = copied(self.model, "diff runs copies of the models", f"{self.name}, this {self.title}")
         model._compiled_call_impl = None  # of `model.compile()`
         return model
 

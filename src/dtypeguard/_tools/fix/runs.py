@@ -2,9 +2,9 @@
 
 import contextlib
 import json
+import multiprocessing
 import os
 import pickle
-import select
 import shutil
 import signal
 import subprocess
@@ -71,7 +71,7 @@ class Runs:
         self.program, self._limit = program, limit
         self.wanted: list[tuple[str, int]] = []
         self.operations = 0  # of the run without edits, where that was stopped
-        self.count, self._seconds, self._heard = 0, 0.0, b""
+        self.count, self._seconds = 0, 0.0
         script = None if program.options["module"] else os.path.realpath(program.options["program"])
         root = root_of(os.path.realpath(program.folder), script)
         self._folder = os.path.realpath(tempfile.mkdtemp(prefix="dtypeguard-"))
@@ -91,16 +91,19 @@ class Runs:
             environment["PYTHONPATH"] = os.pathsep.join(
                 os.path.join(self.program.folder, path) for path in paths if path
             )
-        return subprocess.Popen(
-            [sys.executable, *flags, "-m", "dtypeguard._tools.audit.probe", self._folder], cwd=self._folder,
-            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )  # fmt: skip
+        self._pipe, theirs = multiprocessing.Pipe()
+        with theirs:
+            command = ["-m", "dtypeguard._tools.audit.probe", self._folder, str(theirs.fileno())]
+            return subprocess.Popen(
+                [sys.executable, *flags, *command], cwd=self._folder, env=environment, pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
 
     def close(self) -> None:
         """End what runs, and leave nothing."""
         self._server.kill()
-        self._server.communicate()
+        self._server.wait()
+        self._pipe.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def __call__(self, texts: Texts) -> Run:
@@ -156,32 +159,23 @@ class Runs:
 
     def _started(self, folder: str) -> str:
         """Run what is described in a folder; how it died, if it did."""
-        asked, longest = self._server.stdin, max(4 * self._limit, 4 * self._seconds) + _GRACE
-        assert asked is not None
-        with contextlib.suppress(BrokenPipeError):
-            asked.write(f"{folder}\n".encode())
-            asked.flush()
-        pid, began = int(self._line(_GRACE) or 0), time.monotonic()
+        longest = max(4 * self._limit, 4 * self._seconds) + _GRACE
+        with contextlib.suppress(ConnectionError):
+            self._pipe.send(folder)
+        pid, began = self._told(_GRACE), time.monotonic()
         try:
-            ended = self._line(longest)
+            code = self._told(longest)
         finally:
             with contextlib.suppress(OSError):
-                os.killpg(pid, signal.SIGKILL) if pid else None  # and what it has started
+                os.killpg(pid, signal.SIGKILL)  # and what it has started
         self._seconds = max(self._seconds, time.monotonic() - began)
-        code = int(ended or 0)
         return f" (killed by signal {-code})" if code < 0 else f" (exit status {code})"
 
-    def _line(self, seconds: float) -> bytes:
-        """What the process says next."""
-        told = self._server.stdout
-        assert told is not None
-        ends = time.monotonic() + seconds
-        while b"\n" not in self._heard:
-            if not select.select([told], [], [], max(ends - time.monotonic(), 0))[0]:
-                raise Failed(f"it did not end when it was run again (--prove-limit {self._limit:g})")
-            heard = os.read(told.fileno(), 4096)
-            if not heard:
-                raise Failed("the process that runs it has ended")
-            self._heard += heard
-        line, _, self._heard = self._heard.partition(b"\n")
-        return line
+    def _told(self, seconds: float) -> int:
+        """The number that the process says next."""
+        if not self._pipe.poll(seconds):
+            raise Failed(f"it did not end when it was run again (--prove-limit {self._limit:g})")
+        try:
+            return int(self._pipe.recv())
+        except (EOFError, ConnectionError):
+            raise Failed("the process that runs it has ended") from None
