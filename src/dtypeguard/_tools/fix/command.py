@@ -66,7 +66,7 @@ class Mending:
         if options.prove and not hasattr(os, "fork"):
             raise Usage("edits are proven by processes that are forked, which this system does not have: --no-prove")
         from .copies import TooLarge
-        from .runs import Program, Runs
+        from .runs import Runs
 
         self.edits: list[Edit] = []
         self.written: list[Edit] = []
@@ -75,14 +75,13 @@ class Mending:
         self.notes: list[str] = []
         self._options, self._began, self._folder = options, time.time(), os.getcwd()
         self._interrupt = signal.getsignal(signal.SIGINT)
-        self._limit = options.prove_limit or _LIMIT
         self._runs: Runs | None = None
         names = ("select", "ignore", "values", "every", "source", "omit", "program", "module")
         asked = {name: getattr(options, name) for name in names}
         asked["arguments"] = list(options.arguments)
         if options.prove:
             try:
-                self._runs = Runs(Program(asked, self._folder, dict(os.environ)), self._limit)
+                self._runs = Runs(asked, self._folder, options.prove_limit or _LIMIT)
             except (TooLarge, OSError) as error:
                 self.notes.append(f"no edits: {error}; --no-prove gives guesses")
 

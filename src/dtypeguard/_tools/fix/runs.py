@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +27,6 @@ _GRACE = 30.0  # seconds that a run may take longer than the one before it
 
 class Failed(Exception):
     """A run that came to nothing; says why."""
-
-
-@dataclass(frozen=True)
-class Program:
-    """What is run, as the user gave it, before it ran.
-
-    Attributes:
-        options: those of `audit`, the program and its arguments.
-        folder: the working directory.
-        environment: the variables.
-    """
-
-    options: Mapping[str, Any]
-    folder: str
-    environment: Mapping[str, str]
 
 
 def real(file: str) -> str:
@@ -63,17 +48,22 @@ def moved(finding: Finding, home: Callable[[str], str]) -> Finding:
 class Runs:
     """Runs of a program, one after the other, until they are closed.
 
+    Args:
+        options: those of `audit`, the program and its arguments.
+        folder: the working directory.
+        limit: the seconds after which a run may be stopped.
+
     Raises:
         TooLarge: the working tree cannot be copied.
     """
 
-    def __init__(self, program: Program, limit: float) -> None:
-        self.program, self._limit = program, limit
+    def __init__(self, options: Mapping[str, Any], folder: str, limit: float) -> None:
+        self._options, self._there, self._limit = options, folder, limit
         self.wanted: list[tuple[str, int]] = []
         self.operations = 0  # of the run without edits, where that was stopped
         self.count, self._seconds = 0, 0.0
-        script = None if program.options["module"] else os.path.realpath(program.options["program"])
-        root = root_of(os.path.realpath(program.folder), script)
+        script = None if options["module"] else os.path.realpath(options["program"])
+        root = root_of(os.path.realpath(folder), script)
         self._folder = os.path.realpath(tempfile.mkdtemp(prefix="dtypeguard-"))
         try:
             self.tree = Tree(root, self._folder)
@@ -85,12 +75,10 @@ class Runs:
     def _begun(self) -> subprocess.Popen[bytes]:
         """The process that runs programs. It ends with this one, and takes the folder with it."""
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
-        environment = {"PYTHONHASHSEED": "0", **self.program.environment, "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {"PYTHONHASHSEED": "0", **os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
         paths = environment.get("PYTHONPATH", "").split(os.pathsep)
         if any(paths):
-            environment["PYTHONPATH"] = os.pathsep.join(
-                os.path.join(self.program.folder, path) for path in paths if path
-            )
+            environment["PYTHONPATH"] = os.pathsep.join(os.path.join(self._there, path) for path in paths if path)
         self._pipe, theirs = multiprocessing.Pipe()
         with theirs:
             command = ["-m", "dtypeguard._tools.audit.probe", self._folder, str(theirs.fileno())]
@@ -125,9 +113,9 @@ class Runs:
             os.makedirs(os.path.dirname(apart[file]))
             Path(apart[file]).write_bytes(data[file])
         spec = {
-            "options": dict(self.program.options), "root": self.tree.root, "copy": copy, "apart": apart, "own": folder,
+            "options": dict(self._options), "root": self.tree.root, "copy": copy, "apart": apart, "own": folder,
             "limit": self._limit, "wanted": self.wanted, "operations": self.operations,
-            "folder": os.path.join(copy, os.path.relpath(os.path.realpath(self.program.folder), self.tree.root)),
+            "folder": os.path.join(copy, os.path.relpath(os.path.realpath(self._there), self.tree.root)),
         }  # fmt: skip
         Path(folder, "spec").write_text(json.dumps(spec), encoding="utf-8")
         Path(folder, "out").touch()
