@@ -78,6 +78,7 @@ def diff(a: Any, b: Any, /, batch: Any, *, names: Names = None, loss: Callable[.
         else:
             records = [side if isinstance(side, Recorded) else recorded(side) for side in (first, second)]
             made = _result_of(first, second, part(records[0], records[1], names))
+        made.runs = tuple(side.runs if isinstance(side, Side) else 0 for side in (first, second))
         if not draws.same:
             made.notes.append("the programs draw random numbers at different places, and differ by these too")
         if mask is not None and not bool(mask.all()):
@@ -105,15 +106,12 @@ def _live(a: Side, b: Side, names: Names, dtypes: Dtypes | None) -> ProgramDiff:
             made.add_compiled(compiled)
             found.outputs["ab".index(side.name)] = compiled.outputs
     made.gradients, made.tokens = grads, _tokens(found, a.batch)
-    made.runs = a.runs, b.runs
     return made
 
 
 def _result_of(a: Side | Recorded, b: Side | Recorded, found: Found, behind: Point | None = None) -> ProgramDiff:
     rows, where, verdict = rows_of(found, b.model if isinstance(b, Side) else None, behind)
-    made = ProgramDiff((a.title, b.title), rows, where, verdict, found)
-    made.runs = tuple(side.runs if isinstance(side, Side) else 0 for side in (a, b))
-    return made
+    return ProgramDiff((a.title, b.title), rows, where, verdict, found)
 
 
 @explained

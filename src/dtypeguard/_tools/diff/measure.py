@@ -1,6 +1,6 @@
 """Both programs run, as they are and in float64, and are compared wherever both have the same tensor."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -122,7 +122,9 @@ def measure(a: Side, b: Side, names: Names) -> Found:
                 calls = {key: call for key, call in calls.items() if key not in fused}
                 points = _on_inputs_of_a(sides, calls, tapes[0], values, precision, states)
             around = {calls[parent][0].b for parent in fused.values()} | _around_unmatched(calls, loose)
-            _loosen_bounds(points, around, b)
+            for point in points:
+                if point.match.b in around:  # fused weights carry one extra rounding: smaller differences say nothing
+                    point.bound = max(point.bound, b.spacing)
         except Exception as error:  # of what is matched, and is not alike
             told = f"{type(error).__name__}: {error}".partition("\n")[0]
             notes.append(f"only the outputs are compared: with what a's modules return, b does not run ({told})")
@@ -218,23 +220,12 @@ def _around_unmatched(calls: Calls, loose: tuple[list[str], ...]) -> set[str]:
     return found
 
 
-def _loosen_bounds(points: list[Point], blurred: Collection[str], b: Side) -> None:
-    """Fused weights carry one extra rounding; smaller differences say nothing."""
-    spacing = b.spacing
-    for point in points:
-        if point.match.b in blurred:
-            point.bound = max(point.bound, spacing)
-
-
 def _fused_calls(calls: Calls, points: list[Point], free: tuple[Tape, Tape], b: Side,
                  loose: tuple[list[str], ...]) -> dict[Key, Key]:  # fmt: skip
     """The calls that differ inside of a module whose results, on its own inputs, do not; with the call of that module.
 
     So it is where weights of several modules are one: a norm in a convolution. Fused weights carry one extra rounding,
-    and so much of what differs inside may differ in the result.
-
-    Args:
-        loose: modules of a, and of b, that have weights and stand for none of the other.
+    and so much of what differs inside may differ in the result. `loose` has weights and stands for none of the other.
     """
     found, spacing = {}, b.spacing
     for point in points:

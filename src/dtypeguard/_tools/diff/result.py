@@ -223,13 +223,7 @@ class ProgramDiff(Result):
 def rows_of(
     found: Found, model: nn.Module | None, behind: Point | None = None
 ) -> tuple[list[DiffRow], DiffRow | None, Verdict]:
-    """One row for each match in the order of b, the first that parts, and the verdict.
-
-    Args:
-        found: what the runs have shown.
-        model: b.
-        behind: where the backwards part.
-    """
+    """One row for each match in the order of b, the first that parts, and the verdict; `behind` is of the backwards."""
     if behind is not None:
         found.points.append(behind)
     every: dict[Match, list[Point]] = {match: [] for match, _ in found.calls.values()}

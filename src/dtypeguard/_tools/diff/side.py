@@ -70,7 +70,7 @@ class Side:
 
     @property
     def spacing(self) -> float:
-        """That of the coarsest weights at 1."""
+        """That of its dtype at 1."""
         return 0.0 if self.dtype is None else torch.finfo(self.dtype).eps
 
     @property

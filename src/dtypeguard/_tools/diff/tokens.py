@@ -151,11 +151,7 @@ def against(
 def judged(a: float, b: float, half: float, unit: float) -> tuple[Verdict, tuple[float, float]]:
     """The verdict on an engine whose float64 nobody knows, and the errors as roundings.
 
-    Args:
-        a: the error of the model.
-        b: that of the engine.
-        half: that of the model in bfloat16.
-        unit: what one rounding of the logits makes.
+    They are those of the model, of the engine, of the model in bfloat16, and of one rounding of the logits.
     """
     counts = roundings(a, unit), roundings(b, unit)
     return verdict_of(b > _BITS * max(a, half), worse(*counts)), counts
