@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..._core.base.dtypes import dtype_title
 from ..._show.fragment import badge, facts, folded, joined, listed, plain, table
 from ..._show.svg import Cell, Matrix
-from .cells import dtype_title
 
 _KINDS = {"runs": "good", "repaired": "warning", "refused": "error", "unknown": "none"}
 _COLOURS = {"runs": "good", "repaired": "warn", "refused": "bad", "unknown": "unknown"}

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from ..._core.base.dtypes import FloatName, dtype_of, name_of
+from ..._core.base.dtypes import FloatName, dtype_of, dtype_title, name_of
 from ..._core.base.errors import render
 from ..._show.chips import short
 from ..._show.result import Drawn
 from ..._show.svg import Matrix
 from ..._show.text import modules_shown, number
-from .cells import DryrunCell, Status, dtype_title
+from .cells import DryrunCell, Status
 
 Dtype = torch.dtype | FloatName | None
 # What became of a cell, and what the legend says.
