@@ -29,6 +29,10 @@ WRITTEN = {
         "lengths = torch.ones(2, 3).long().sum(1)\nlengths += 1e-4\nprint(1 / lengths)",
         "lengths = lengths + 1e-4",
     ),
+    "a sum of pixels": (
+        "image = torch.tensor([200, 100], dtype=torch.uint8)\nbright = image + image\nprint(bright)",
+        "bright = (image.int() + image).clamp(0, 255).to(torch.uint8)",
+    ),
     "a mask that was inverted before it became floats": (
         "attention, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(1, 3, 8)\n"
         "mask = ~torch.ones(3, 3).tril().bool()\nmask = mask.float()\nout, _ = attention(x, x, x, attn_mask=mask)",

@@ -2,6 +2,7 @@
 
 import re
 import sys
+import textwrap
 from collections.abc import Iterable
 
 _LEVELS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588", ".:-=+*#@"  # eighths of a block, or else their darkness
@@ -27,6 +28,16 @@ def limit(value: float) -> str:
 def number(count: int, what: str) -> str:
     """A count with its noun: `1 cast`, `2,000 casts`; `info` has no plural."""
     return f"{count:,} {what}{'' if count == 1 or what == 'info' else 's'}"
+
+
+def wrapped(text: str, indent: str = "    ", columns: int = 80) -> list[str]:
+    """The lines of a text, those after the first with an indentation; names and numbers are not broken."""
+    return textwrap.wrap(text, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def cut(name: str, width: int) -> str:
+    """The end of a name that is too long, as it says most."""
+    return name if len(name) <= width else f"...{name[len(name) - width + 3 :]}"
 
 
 def spark(shares: Iterable[float | None]) -> str:

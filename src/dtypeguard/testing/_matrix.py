@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 
-from .._core.base.dtypes import name_of
+from .._core.base.dtypes import dtype_title, name_of
 from .._core.base.errors import render
 from .._show.result import Result, Row
 
@@ -62,7 +62,8 @@ class Cell(Row):
     def __str__(self) -> str:
         region = "no autocast" if self.region is None else f"autocast {name_of(self.region)}"
         places = _places(self.parameter_device, self.input_device)
-        return f"parameters {_dtype(self.parameter_dtype)}, input {_dtype(self.input_dtype)}, {region}, {places}"
+        dtypes = f"parameters {dtype_title(self.parameter_dtype)}, input {dtype_title(self.input_dtype)}"
+        return f"{dtypes}, {region}, {places}"
 
 
 @dataclass(eq=False)
@@ -141,7 +142,7 @@ class ModuleReport(Result):
             self.head(),
             *(folded(joined(badge("FAILED", "error"), f.property, f.message), plain(_text(f))) for f in self.failures),
             *(
-                table(one.title, ("parameters", "region", *map(_dtype, one.columns)), _rows(one))
+                table(one.title, ("parameters", "region", *map(dtype_title, one.columns)), _rows(one))
                 for one in self.tables()
             ),
             listed(legend),
@@ -171,9 +172,9 @@ class ModuleReport(Result):
     def _matrices(self) -> Iterator[str]:
         for table in self.tables():
             yield f"\n{table.title}"
-            yield _line("parameters", "region", *(_dtype(dtype) for dtype in table.columns))
+            yield _line("parameters", "region", *(dtype_title(dtype) for dtype in table.columns))
             for dtype, region, cells in table.rows:
-                yield _line(_dtype(dtype), _region(region), *(c.status for c in cells))
+                yield _line(dtype_title(dtype), dtype_title(region, "-"), *(c.status for c in cells))
 
     def _legend(self) -> Iterator[str]:
         yield ""
@@ -191,9 +192,9 @@ class ModuleReport(Result):
         alike = ("parameter_dtype", "input_dtype", "outputs", "guard", "parameter_device", "input_device")
         for (dtype, given, outputs, guard, mine, other), cells in _grouped(self.traps, *alike):
             result = ", ".join(map(name_of, outputs)) or "-"
-            regions = ", ".join(_region(cell.region) for cell in cells)
+            regions = ", ".join(dtype_title(cell.region, "-") for cell in cells)
             devices = "" if mine == other else f", from {other} to {mine}"
-            yield "  " + _line(_dtype(dtype), _dtype(given), result, guard, regions + devices)
+            yield "  " + _line(dtype_title(dtype), dtype_title(given), result, guard, regions + devices)
 
     def _unsupported(self) -> Iterator[str]:
         cells = [cell for cell in self.cells if cell.status == "unsupported"]
@@ -235,7 +236,7 @@ def _rows(table: Table) -> list[tuple[Any, ...]]:
     from .._show.fragment import badge
 
     return [
-        (_dtype(dtype), _region(region), *(badge(cell.status, _KINDS[cell.status]) for cell in cells))
+        (dtype_title(dtype), dtype_title(region, "-"), *(badge(cell.status, _KINDS[cell.status]) for cell in cells))
         for dtype, region, cells in table.rows
     ]
 
@@ -243,16 +244,8 @@ def _rows(table: Table) -> list[tuple[Any, ...]]:
 # ---------------------------------------------------------------- text
 
 
-def _dtype(dtype: torch.dtype | None) -> str:
-    return "as given" if dtype is None else name_of(dtype)
-
-
 def _places(mine: torch.device, other: torch.device) -> str:
     return f"on {mine}" if mine == other else f"parameters on {mine}, input on {other}"
-
-
-def _region(dtype: torch.dtype | None) -> str:
-    return "-" if dtype is None else name_of(dtype)
 
 
 def _line(*texts: str) -> str:

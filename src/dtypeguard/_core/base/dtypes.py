@@ -121,6 +121,11 @@ def name_of(dtype: Any) -> str:
     return dtype if isinstance(dtype, str) else repr(dtype).rsplit(".", 1)[-1]
 
 
+def dtype_title(dtype: torch.dtype | None, nothing: str = "as given") -> str:
+    """The name of a dtype, or what is said where there is none."""
+    return nothing if dtype is None else name_of(dtype)
+
+
 def dtype_of(value: torch.dtype | str, option: str) -> torch.dtype:
     """The dtype that an option names: `torch.bfloat16`, "bfloat16", "bf16", "torch.bfloat16" or "half".
 

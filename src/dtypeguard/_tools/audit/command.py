@@ -25,6 +25,7 @@ from ..._engine.watch.selection import Selection
 from ..._engine.watch.steps import Enough
 from ..._show.files import writable
 from ..._show.report.baseline import Baseline, load
+from ..._show.result import Result
 from ..fix.command import INTERRUPTED
 from .audit import audit
 from .conclusion import STDOUT, conclude, stands_alone
@@ -87,6 +88,14 @@ def _is_to_come(options: argparse.Namespace) -> bool:
     """Whether the baseline is written by this run for the first time, as where pyproject.toml names it."""
     written = options.write_baseline
     return written and not os.path.exists(written) and os.path.realpath(options.baseline) == os.path.realpath(written)
+
+
+def write_files(options: argparse.Namespace, result: Result) -> None:
+    """Write the data and the page of a result, where they were asked for."""
+    if options.json is not None:
+        result.to_json(options.json)
+    if options.html is not None:
+        result.to_html(options.html)
 
 
 def try_files(options: argparse.Namespace, *names: str, streams: Sequence[str] = ()) -> None:

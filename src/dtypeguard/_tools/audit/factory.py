@@ -19,6 +19,15 @@ def made_by(name: str) -> Any:
     return found() if callable(found) and not _is_model(found) else found
 
 
+def path_or_made(name: str) -> Any:
+    """A path, or what `package.module:name` makes.
+
+    Raises:
+        Usage: as `made_by`.
+    """
+    return name if os.path.exists(name) or ":" not in name else made_by(name)
+
+
 def both_by(model: str, batch: str | None) -> tuple[Any, Any]:
     """A model, and the batch that another function makes or that comes with the model as `(model, batch)`; or None.
 

@@ -1,4 +1,4 @@
-"""Runs of a program under audit, for `_tools.fix.runs`: `python -m dtypeguard._tools.audit.probe FOLDER`."""
+"""Runs of a program under audit, for `_tools.fix.runs`: `python -m dtypeguard._tools.audit.probe FOLDER PIPE`."""
 
 import functools
 import importlib.abc
@@ -9,7 +9,6 @@ import json
 import os
 import pickle
 import random
-import select
 import shutil
 import signal
 import sys
@@ -20,6 +19,7 @@ import traceback
 import types
 from _thread import interrupt_main
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -192,40 +192,35 @@ def run(folder: str) -> None:
     sys.stdout.flush()
 
 
-def _next_line() -> str:
-    """The next line of standard input, and no byte behind it."""
-    line = b""
-    while (byte := os.read(0, 1)) not in (b"", b"\n"):
-        line += byte
-    return line.decode()
-
-
 def main() -> None:
-    """Run each program whose folder is named on standard input, in a process that is forked for it.
+    """Run each program whose folder comes through the pipe, in a process that is forked for it.
 
-    So all begin with the same state, and what every program imports is imported once. When standard input ends, what
-    runs is ended, and the folder that is named on the command line goes.
+    So all begin with the same state, and what every program imports is imported once. When the pipe ends, what runs is
+    ended, and the folder that is named on the command line goes.
     """
-    pid = -1
+    pid, pipe = -1, Connection(int(sys.argv[2]))
     try:
-        while folder := _next_line():
+        while True:
+            folder = pipe.recv()
             pid = os.fork()
             if not pid:
                 os.setsid()
                 break
-            os.write(1, f"{pid}\n".encode())
+            pipe.send(pid)
             done, status = os.waitpid(pid, os.WNOHANG)
             while not done:
-                if select.select([0], [], [], _POLL)[0]:  # nothing is asked while a program runs: this is the end
+                if pipe.poll(_POLL):  # nothing is asked while a program runs: this is the end
                     os.killpg(pid, signal.SIGKILL)
                     return
                 done, status = os.waitpid(pid, os.WNOHANG)
-            os.write(1, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+            pipe.send(os.waitstatus_to_exitcode(status))
+    except (EOFError, ConnectionError):
+        return
     finally:
         if pid:
             shutil.rmtree(sys.argv[1], ignore_errors=True)
-    if not pid:
-        run(folder)
+    pipe.close()
+    run(folder)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from ..._core.contract.containers import children, tensors_in
 from ..._core.repair.containers import rebuild
 from ..calls import call_of
 
+_OR_MORE = ", or a list of such batches"
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -46,17 +48,18 @@ def batches_of(batch: Any) -> list[Batch]:
     if isinstance(batch, list):
         if not batch:
             raise TypeError("compare: `batch` is an empty list: pass at least one batch")
-        return [_batch(one, f"batch[{n}]") for n, one in enumerate(batch)]
-    return [_batch(batch, "batch")]
+        return [batch_of(one, f"compare: `batch[{n}]`", _OR_MORE) for n, one in enumerate(batch)]
+    return [batch_of(batch, "compare: `batch`", _OR_MORE)]
 
 
-def _batch(value: Any, name: str) -> Batch:
+def batch_of(value: Any, name: str, more: str = "") -> Batch:
+    """One batch; raises TypeError, which names it, for what is none."""
     try:
         return Batch(*call_of(value), value)
     except TypeError:
         raise TypeError(
-            f"compare: `{name}` is of type {type(value).__name__}: pass a tensor, a tuple of arguments or a dict of "
-            "keyword arguments, or a list of such batches"
+            f"{name} is of type {type(value).__name__}: pass a tensor, a tuple of arguments or a dict of keyword "
+            f"arguments{more}"
         ) from None
 
 

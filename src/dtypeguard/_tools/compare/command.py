@@ -8,7 +8,7 @@ from typing import Any
 from ..._core.base.errors import CompareError
 from ..._core.base.usage import Failed, Usage
 from ..._show.files import writable, write
-from ..audit.command import try_files
+from ..audit.command import try_files, write_files
 from ..audit.factory import both_by, found_by
 from .compare import compare
 from .recipes import check_tool, recipe
@@ -36,10 +36,7 @@ def run(options: argparse.Namespace) -> int:
     except (TypeError, ValueError) as error:
         raise Usage(str(error)) from error
     print(result)
-    if options.json is not None:
-        result.to_json(options.json)
-    if options.html is not None:
-        result.to_html(options.html)
+    write_files(options, result)
     if isinstance(kept, CompareError):
         print(kept, file=sys.stderr)
         raise Failed(str(kept).partition("\n")[0])

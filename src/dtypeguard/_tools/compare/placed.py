@@ -13,11 +13,12 @@ from ..._core.base.errors import CompareError
 from ..._core.base.modules import root_of
 from ..._show.result import Drawn
 from ..._show.svg import Chart
+from ..._show.text import wrapped
 from ..formats.emulation import emulate, restore
 from ..formats.table import format_of
 from .pictures import of_placed
 from .recipes import recipe
-from .text import folded, percent, runs_of, wrapped
+from .text import folded, percent, runs_of
 
 M = TypeVar("M", bound=nn.Module)
 _NONE: Mapping[str, str] = MappingProxyType({})

@@ -14,13 +14,14 @@ from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..._show.result import Drawn, Row
 from ..._show.svg import Chart
+from ..._show.text import cut, wrapped
 from .bisect import bisect
 from .keep import Search
 from .kept import Kept
 from .measure import DECIDED, INPUTS, Measured, Part
 from .pictures import of_comparison
 from .subject import Subject, widest
-from .text import COLUMNS, LARGE, bars, folded, percent, runs_of, site_of, titled, wrapped
+from .text import COLUMNS, LARGE, bars, folded, percent, runs_of, site_of, titled
 
 _SHOWN = 8  # layers of a printed comparison
 _LEAST = 0.005  # a share below is printed as 0
@@ -429,7 +430,7 @@ def _rows(result: Comparison) -> Iterator[str]:
         told, room = [(*row[:4], "") for row in told], room + place
     width = min(room, names)
     for saved, share, name, of, where in told:
-        named = f"{_cut(name, width):<{width}}  {of:<{parts}}  {where}"
+        named = f"{cut(name, width):<{width}}  {of:<{parts}}  {where}"
         yield f"  {saved:>{saves}}  {share:>{share_width}}  {named}".rstrip()
     others = len(result.layers) - len(shown)
     if others:
@@ -449,12 +450,7 @@ def _curve(result: Comparison) -> Iterator[str]:
     drawn = bars([error for _, error in shown[:_SHOWN]])
     width = max(map(len, drawn), default=0)
     for (name, error), bar in zip(shown, drawn, strict=False):
-        yield f"  {percent(error):>7}  {bar:<{width}}  after {_cut(titled(name), COLUMNS - 19 - width)}"
-
-
-def _cut(name: str, width: int) -> str:
-    """The end of a name says most."""
-    return name if len(name) <= width else f"...{name[len(name) - width + 3 :]}"
+        yield f"  {percent(error):>7}  {bar:<{width}}  after {cut(titled(name), COLUMNS - 19 - width)}"
 
 
 def _share(share: float | None) -> str:
@@ -470,7 +466,7 @@ def _parts(layer: Layer, arithmetic: str) -> str:
     parts = {"weights": layer.weights, arithmetic: layer.arithmetic, "decisions": layer.decisions}
     told = [f"{name} {round(100 * value)}" for name, value in parts.items() if abs(value) >= _LEAST]
     if layer.through and (layer.saves or 0) >= _LEAST:
-        told.append(f"{_cut(titled(layer.through), _CUT)} gets float32")
+        told.append(f"{cut(titled(layer.through), _CUT)} gets float32")
     return ", ".join(told)
 
 

@@ -97,14 +97,7 @@ class Subject:
         Raises:
             CompareError: if it cannot be copied.
         """
-        try:
-            return copy.deepcopy(self.model)
-        except Exception as error:
-            name = type(self.model).__name__
-            raise CompareError(
-                f"compare runs a copy of the model, and copy.deepcopy cannot copy this {name}: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+        return copied(self.model, "compare runs a copy of the model", f"this {type(self.model).__name__}")
 
     def lowered(self) -> nn.Module:
         """A copy of the model in the low dtype."""
@@ -192,6 +185,14 @@ class Subject:
         """The region to compare; one that the caller is in has no part in it."""
         enabled = low and self.region is not None
         return torch.autocast(self.device.type, dtype=self.region if enabled else None, enabled=enabled)
+
+
+def copied(model: nn.Module, why: str, name: str) -> nn.Module:
+    """A copy of a model; raises CompareError with why there must be one."""
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:
+        raise CompareError(f"{why}, and copy.deepcopy cannot copy {name}: {type(error).__name__}: {error}") from error
 
 
 def compiling(model: nn.Module) -> Callable[[nn.Module], nn.Module] | None:

@@ -1,7 +1,6 @@
 """Numbers, names and places as a reader wants them."""
 
 import math
-import textwrap
 from collections.abc import Iterable, Sequence
 
 from ..._core.base.frames import shown
@@ -32,11 +31,6 @@ def bars(errors: Sequence[float]) -> list[str]:
         return round(_BAR * share)
 
     return ["#" * length(error) for error in errors]
-
-
-def wrapped(text: str) -> list[str]:
-    """The lines of a text; names and numbers are not broken."""
-    return textwrap.wrap(text, COLUMNS, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
 
 def runs_of(count: int) -> str:

@@ -10,7 +10,7 @@ from ..._core.base.errors import DtypeGuardError, DtypeGuardWarning
 from ..._core.base.usage import Failed, Usage
 from ..._core.doors.guard import is_held
 from ..._core.doors.guarded import guarded
-from ..audit.command import try_files
+from ..audit.command import try_files, write_files
 from ..audit.factory import both_by
 from ..calls import call_of
 from .describe import describe
@@ -30,10 +30,7 @@ def run(options: argparse.Namespace) -> int:
     except (TypeError, ValueError) as error:
         raise Usage(str(error)) from error
     print(found)
-    if options.html:
-        found.to_html(options.html)
-    if options.json:
-        found.to_json(options.json)
+    write_files(options, found)
     if called is not None:
         _call(model, *called)
     return 0

@@ -1,12 +1,12 @@
 """A description in words."""
 
-import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
 from ..._core.base.dtypes import FLOATING, TABLE, Kind, name_of
+from ..._show.text import wrapped
 from .held import HeldArgument, HeldModule
 
 _COLUMNS = 78
@@ -80,7 +80,7 @@ def listed(value: Any) -> str:
 
 def folded(text: str, indent: str = "") -> list[str]:
     """Text in lines of the width of a terminal."""
-    return textwrap.wrap(text, _COLUMNS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return wrapped(text, indent, _COLUMNS)
 
 
 def row(name: str, text: str, width: int) -> list[str]:

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from ..._core.base.modules import inside, unwrapped
 from ..._show.result import Row
-from .distances import bound, counted, distance, roundoff, worse
+from .distances import bound, counted, distance, roundoff, verdict_of, worse
 from .match import Calls, Match
-from .measure import Point
+from .measure import Point, paths_of
 from .side import Side, Values
 from .tape import Key, Passage, Tape, paired
 from .wide import Wide
@@ -63,8 +63,7 @@ def gradients(a: Side, b: Side, calls: Calls, values: tuple[Values, Values],
               precision: torch.dtype) -> tuple[tuple[Gradient, ...], Point | None]:  # fmt: skip
     """The gradients of all parameters that have a partner, and the point where they part in float64."""
     low, wide, tapes, ulps = [], [], (Tape(), Tape()), 1.0
-    paths = {key[0] for _, keys in calls.values() for key in keys}, {key[0] for key in calls}
-    for side, tape, held, own in zip((a, b), tapes, values, paths, strict=True):
+    for side, tape, held, own in zip((a, b), tapes, values, paths_of(calls), strict=True):
         program, made = side.copy(), Wide(precision, apart=False)
         side.run(program, Tape(), own, backward=True)
         low.append(_grads(program))
@@ -113,9 +112,7 @@ def _row(name: str, tensors: list[Tensor], ulps: float, eps: float) -> Gradient:
     errors = distance(first, truth), distance(second, other, truth)
     counts = counted(errors, truth, (first, second))
     apart, most = distance(other, truth), bound(errors, (roundoff(first), roundoff(second)), ulps, eps)
-    side = worse(*counts)
-    verdict = "another function" if not apart <= most else f"{side} rounds worse" if side else "rounding"
-    return Gradient(name, verdict, apart, most, *errors, counts)
+    return Gradient(name, verdict_of(not apart <= most, worse(*counts)), apart, most, *errors, counts)
 
 
 def _first(calls: Calls, tapes: tuple[Tape, Tape], rows: list[Gradient], least: float) -> Point | None:

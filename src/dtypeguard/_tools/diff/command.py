@@ -1,12 +1,11 @@
 """`python -m dtypeguard diff`: where two programs part, or a capture of one."""
 
 import argparse
-from typing import Any
 
 from ..._core.base.errors import CompareError
 from ..._core.base.usage import Failed, Usage
-from ..audit.command import try_files
-from ..audit.factory import found_by, made_by
+from ..audit.command import try_files, write_files
+from ..audit.factory import found_by, made_by, path_or_made
 from .diff import capture, diff
 
 
@@ -29,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     if options.capture and (options.json or options.html or options.loss):
         raise Usage("--capture compares nothing: leave out --json, --html and --loss")
     batch = made_by(options.batch)
-    programs = [_program(name) for name in options.programs]
+    programs = [path_or_made(name) for name in options.programs]
     try:
         if options.capture:
             capture(programs[0], batch, options.capture)
@@ -40,15 +39,7 @@ def run(options: argparse.Namespace) -> int:
     except (CompareError, TypeError, ValueError, OSError) as error:
         raise Usage(str(error)) from error
     print(found)
-    if options.json:
-        found.to_json(options.json)
-    if options.html:
-        found.to_html(options.html)
+    write_files(options, found)
     if found.verdict == "another function":
         raise Failed(found.verdict)
     return 0
-
-
-def _program(name: str) -> Any:
-    """A path, or what `package.module:name` makes."""
-    return made_by(name) if ":" in name else name

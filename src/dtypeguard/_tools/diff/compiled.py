@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from ..._core.base.modules import unwrapped, walk
-from .distances import Verdict, roundings, worse
+from .distances import Verdict, roundings, verdict_of, worse
 from .measure import Found, between, units_of
 from .side import Side
 from .tape import Tape
@@ -32,11 +32,10 @@ class Compiled:
         self._least = max(between(self._eager, self._wide), self._unit)
         self.outputs: list[Tensor] = self._run([""])
         self.errors: tuple[float, float] = between(self._eager, self._wide), between(self.outputs, self._wide)
-        self.verdict: Verdict = "same" if not between(self.outputs, self._eager) else "rounding"
-        if self._wrong(self.outputs):
-            self.verdict = "another function"
-        elif worse(*(roundings(error, self._unit) for error in self.errors)) == "b":
-            self.verdict = "b rounds worse" if side.name == "b" else "a rounds worse"
+        later = worse(*(roundings(error, self._unit) for error in self.errors)) == "b"
+        self.verdict: Verdict = verdict_of(self._wrong(self.outputs), side.name if later else "")
+        if self.verdict == "rounding" and not between(self.outputs, self._eager):
+            self.verdict = "same"
         self.where: str | None = self._find_module() if self.verdict == "another function" else None
 
     def _run(self, paths: Sequence[str]) -> list[Tensor]:

@@ -11,19 +11,18 @@ from ..._core.base.errors import CompareError
 from ..._core.base.options import explained, indefinite
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
-from ..calls import call_of
-from ..compare.batches import Batch
+from ..compare.batches import Batch, batch_of
 from ..compare.compare import with_batch
 from ..compare.draws import Draws
 from ..compare.subject import Loss
 from .backward import Gradient, gradients
 from .capture import Recorded, load, part, recorded, save
 from .compiled import Compiled
-from .distances import in_own_roundings, without_padding
-from .match import Match, Names
-from .measure import Found, Point, measure
+from .distances import Dtypes, in_own_roundings, without_padding
+from .match import Names
+from .measure import WHOLE, Found, Point, measure
 from .result import ProgramDiff, rows_of
-from .side import ROOT, Side
+from .side import Side
 from .tape import Tape
 from .tokens import Token, against, judged, listed, logits_of, tokens_of
 from .wide import Wide
@@ -63,38 +62,34 @@ def diff(a: Any, b: Any, /, batch: Any, *, names: Names = None, loss: Callable[.
     >>> d.verdict, d.where.name
     ('another function', '1')
     """
-    given, draws, own = _batch(batch), Draws(), _loss(loss)
-    with torch.inference_mode(False), task("diff"), without_padding(_mask(given)):
+    given, draws, own = batch_of(batch, "diff: `batch`"), Draws(), _loss(loss)
+    mask = _mask(given)
+    with torch.inference_mode(False), task("diff"), without_padding(mask):
         first = _side("a", a, given, draws, own)
         probabilities = listed(b) if isinstance(b, str | os.PathLike) else None
         if probabilities is not None:
             return _engine(first, probabilities, str(b))
         second = _side("b", b, given, draws, own)
         if isinstance(first, Side) and isinstance(second, Side):
-            made = _live(first, second, names)
+            with in_own_roundings(first.dtype, second.dtype) as dtypes:
+                made = _live(first, second, names, dtypes)
         elif loss is not None:
             raise ValueError("diff: a capture has no gradients: loss= needs two models")
         else:
             records = [side if isinstance(side, Recorded) else recorded(side) for side in (first, second)]
             made = _result_of(first, second, part(records[0], records[1], names))
+        made.runs = tuple(side.runs if isinstance(side, Side) else 0 for side in (first, second))
         if not draws.same:
             made.notes.append("the programs draw random numbers at different places, and differ by these too")
-        mask = _mask(given)
         if mask is not None and not bool(mask.all()):
             made.notes.append(f"{int((mask == 0).sum())} places that the attention mask leaves out were not compared")
         return made
 
 
-def _live(a: Side, b: Side, names: Names) -> ProgramDiff:
+def _live(a: Side, b: Side, names: Names, dtypes: Dtypes | None) -> ProgramDiff:
     """Two programs that are here."""
-    with in_own_roundings(a.dtype, b.dtype):
-        return _measured(a, b, names)
-
-
-def _measured(a: Side, b: Side, names: Names) -> ProgramDiff:
     found = measure(a, b, names)
-    if a.dtype is not None and b.dtype is not None and a.dtype is not b.dtype:
-        found.dtypes = a.dtype, b.dtype
+    found.dtypes = dtypes
     if found.precision is torch.float32:
         found.notes.append(
             "the reference is float32, as one does not run in float64: small differences of the function look like "
@@ -111,15 +106,12 @@ def _measured(a: Side, b: Side, names: Names) -> ProgramDiff:
             made.add_compiled(compiled)
             found.outputs["ab".index(side.name)] = compiled.outputs
     made.gradients, made.tokens = grads, _tokens(found, a.batch)
-    made.runs = a.runs, b.runs
     return made
 
 
 def _result_of(a: Side | Recorded, b: Side | Recorded, found: Found, behind: Point | None = None) -> ProgramDiff:
     rows, where, verdict = rows_of(found, b.model if isinstance(b, Side) else None, behind)
-    made = ProgramDiff((a.title, b.title), rows, where, verdict, found)
-    made.runs = tuple(side.runs if isinstance(side, Side) else 0 for side in (a, b))
-    return made
+    return ProgramDiff((a.title, b.title), rows, where, verdict, found)
 
 
 @explained
@@ -148,7 +140,7 @@ def capture(model: Any, /, batch: Any, path: str | os.PathLike[str]) -> None:
     'same'
     """
     with torch.inference_mode(False), task("capture"):
-        save(recorded(Side("model", _program("model", model), _batch(batch), Draws())), path)
+        save(recorded(Side("model", _program("model", model), batch_of(batch, "diff: `batch`"), Draws())), path)
 
 
 def _side(name: str, value: Any, batch: Batch, draws: Draws, loss: Loss | None) -> Side | Recorded:
@@ -189,8 +181,7 @@ def _engine(side: Any, rows: list[list[float]], path: str) -> ProgramDiff:
     half = side.run(side.wide(torch.bfloat16, {}), Tape(), dtype=torch.bfloat16)[place]
     verdict, counts = judged(error_a, error_b, against(rows, half, wide[place], ids)[1], unit)
     apart = max(abs(t.logprob_a - t.logprob_b) for t in tokens)
-    call = (Match("", ("",), ""), (ROOT,))
-    found = Found({ROOT: call}, [], (error_a, error_b), apart, {}, ([], []), {}, torch.float64, counts)
+    found = Found(WHOLE, [], (error_a, error_b), apart, {}, ([], []), {}, torch.float64, counts)
     found.notes.append(
         "the engine's float64 is not known: more than three bits worse than the model in bfloat16 is another function"
     )
@@ -220,13 +211,3 @@ def _program(name: str, value: Any) -> Any:
         kind = f"the class {value.__name__}" if isinstance(value, type) else indefinite(type(value).__name__)
         raise TypeError(f"diff: {name} is {kind}: pass a model, a function, or the path of a capture")
     return value
-
-
-def _batch(batch: Any) -> Batch:
-    try:
-        return Batch(*call_of(batch), batch)
-    except TypeError:
-        raise TypeError(
-            f"diff: `batch` is of type {type(batch).__name__}: pass a tensor, a tuple of arguments or a dict of "
-            "keyword arguments"
-        ) from None

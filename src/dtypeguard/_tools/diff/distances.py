@@ -4,13 +4,15 @@ import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from .tape import kind_of
 
+T = TypeVar("T")
+Dtypes = tuple[torch.dtype, torch.dtype]
 Verdict = Literal["same", "rounding", "a rounds worse", "b rounds worse", "another function"]
 
 # exp of such a number is 0 in every dtype, whatever is added to it: what masks hold is -inf, the least number or -1e4.
@@ -25,28 +27,27 @@ _TYPICAL = 0.4
 _valid: ContextVar[Tensor | None] = ContextVar("dtypeguard.diff.valid", default=None)
 
 
-@contextlib.contextmanager
-def without_padding(mask: Tensor | None) -> Iterator[None]:
-    """In here, tensors by sequence and position are compared where an attention mask is not 0."""
-    token = _valid.set(None if mask is None or bool(mask.all()) else mask.bool().cpu())
-    try:
-        yield
-    finally:
-        _valid.reset(token)
-
-
 # The dtypes in which two programs compute, where these are two: each one's errors are counted in its own roundings.
-_own: ContextVar[tuple[torch.dtype, torch.dtype] | None] = ContextVar("dtypeguard.diff.own", default=None)
+_own: ContextVar[Dtypes | None] = ContextVar("dtypeguard.diff.own", default=None)
 
 
 @contextlib.contextmanager
-def in_own_roundings(a: torch.dtype | None, b: torch.dtype | None) -> Iterator[None]:
-    """In here, errors are counted in roundings to these dtypes, if they are two."""
-    token = _own.set(None if a is b or a is None or b is None else (a, b))
+def _within(variable: ContextVar[T], value: T) -> Iterator[T]:
+    token = variable.set(value)
     try:
-        yield
+        yield value
     finally:
-        _own.reset(token)
+        variable.reset(token)
+
+
+def without_padding(mask: Tensor | None) -> contextlib.AbstractContextManager[Tensor | None]:
+    """In here, tensors by sequence and position are compared where an attention mask is not 0."""
+    return _within(_valid, None if mask is None or bool(mask.all()) else mask.bool().cpu())
+
+
+def in_own_roundings(a: torch.dtype | None, b: torch.dtype | None) -> contextlib.AbstractContextManager[Dtypes | None]:
+    """In here, errors are counted in roundings to these dtypes, if they are two: then it gives them."""
+    return _within(_own, None if a is b or a is None or b is None else (a, b))
 
 
 def distance(x: Tensor, y: Tensor, scale: Tensor | None = None) -> float:
@@ -124,6 +125,13 @@ def worse(a: float, b: float) -> str:
     if own is not None and torch.finfo(own[side]).eps < torch.finfo(own[1 - side]).eps:
         return ""
     return "ab"[side]
+
+
+def verdict_of(differs: bool, side: str) -> Verdict:
+    """In words whether more than rounding differs, and else which side rounds worse."""
+    if differs:
+        return "another function"
+    return "a rounds worse" if side == "a" else "b rounds worse" if side == "b" else "rounding"
 
 
 def bound(errors: tuple[float, float], floors: tuple[float, float], ulps: float, eps: float) -> float:

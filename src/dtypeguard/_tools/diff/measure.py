@@ -1,6 +1,6 @@
 """Both programs run, as they are and in float64, and are compared wherever both have the same tensor."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,8 @@ from .match import Calls, Match, Model, Names, matched
 from .side import ROOT, Given, Side, Values
 from .tape import Key, Named, Tape, paired
 from .wide import Wide
+
+WHOLE: Calls = {ROOT: (Match("", ("",), ""), (ROOT,))}  # two programs that stand for each other
 
 
 @dataclass(slots=True)
@@ -96,7 +98,7 @@ def measure(a: Side, b: Side, names: Names) -> Found:
     modules = all(side.model is not None for side in sides)
     outs = [side.run(side.copy(), tape, None if modules else ()) for side, tape in zip(sides, tapes, strict=True)]
     check_alike(a, b, outs)
-    calls: Calls = {ROOT: (Match("", ("",), ""), (ROOT,))}
+    calls = WHOLE
     alone: tuple[list[str], list[str]] = [], []
     values: tuple[Values, Values] = {}, {}
     states: dict[str, list[str]] = {}
@@ -120,12 +122,14 @@ def measure(a: Side, b: Side, names: Names) -> Found:
                 calls = {key: call for key, call in calls.items() if key not in fused}
                 points = _on_inputs_of_a(sides, calls, tapes[0], values, precision, states)
             around = {calls[parent][0].b for parent in fused.values()} | _around_unmatched(calls, loose)
-            _loosen_bounds(points, around, b)
+            for point in points:
+                if point.match.b in around:  # fused weights carry one extra rounding: smaller differences say nothing
+                    point.bound = max(point.bound, b.spacing)
         except Exception as error:  # of what is matched, and is not alike
             told = f"{type(error).__name__}: {error}".partition("\n")[0]
             notes.append(f"only the outputs are compared: with what a's modules return, b does not run ({told})")
     if not points:
-        calls = {ROOT: calls.get(ROOT, (Match("", ("",), ""), (ROOT,)))}
+        calls = {ROOT: calls.get(ROOT, WHOLE[ROOT])}
         points = list(_points(calls, Tape({ROOT: a.whole(outs[0])}), Tape({ROOT: b.whole(outs[1])}), *free,
                               torch.finfo(precision).eps))  # fmt: skip
     ends = [[t for _, t in tape.passages[ROOT].outputs] for tape in free]
@@ -164,12 +168,13 @@ def _wide(sides: tuple[Side, Side], values: tuple[Values, Values], precision: to
           tape: Tape | None) -> tuple[Tape, Tape]:  # fmt: skip
     """What both programs do in a wide dtype, on their own inputs or on those of a tape of a's."""
     made = Tape(), Tape()
-    for side, one, held, paths, given in zip(sides, made, values, _paths(calls), _overrides(calls, tape), strict=True):
+    each = zip(sides, made, values, paths_of(calls), _overrides(calls, tape), strict=True)
+    for side, one, held, paths, given in each:
         side.run(side.wide(precision, held), one, paths, given, Wide(precision, apart=tape is not None))
     return made
 
 
-def _paths(calls: Calls) -> tuple[set[str], set[str]]:
+def paths_of(calls: Calls) -> tuple[set[str], set[str]]:
     """The modules to listen to, of a and of b."""
     return {key[0] for _, keys in calls.values() for key in keys}, {key[0] for key in calls}
 
@@ -191,7 +196,7 @@ def _on_inputs_of_a(sides: tuple[Side, Side], calls: Calls, tape: Tape, values: 
                     precision: torch.dtype, states: dict[str, list[str]]) -> list[Point]:  # fmt: skip
     """Both programs with a's tensors."""
     low = Tape()
-    sides[1].run(sides[1].copy(), low, _paths(calls)[1], _overrides(calls, tape)[1])
+    sides[1].run(sides[1].copy(), low, paths_of(calls)[1], _overrides(calls, tape)[1])
     wide = _wide(sides, values, precision, calls, tape)
     for key, (match, keys) in calls.items():
         if len(keys) == 1 and key in low.passages and not key[1]:
@@ -215,23 +220,12 @@ def _around_unmatched(calls: Calls, loose: tuple[list[str], ...]) -> set[str]:
     return found
 
 
-def _loosen_bounds(points: list[Point], blurred: Collection[str], b: Side) -> None:
-    """Fused weights carry one extra rounding; smaller differences say nothing."""
-    spacing = b.spacing
-    for point in points:
-        if point.match.b in blurred:
-            point.bound = max(point.bound, spacing)
-
-
 def _fused_calls(calls: Calls, points: list[Point], free: tuple[Tape, Tape], b: Side,
                  loose: tuple[list[str], ...]) -> dict[Key, Key]:  # fmt: skip
     """The calls that differ inside of a module whose results, on its own inputs, do not; with the call of that module.
 
     So it is where weights of several modules are one: a norm in a convolution. Fused weights carry one extra rounding,
-    and so much of what differs inside may differ in the result.
-
-    Args:
-        loose: modules of a, and of b, that have weights and stand for none of the other.
+    and so much of what differs inside may differ in the result. `loose` has weights and stands for none of the other.
     """
     found, spacing = {}, b.spacing
     for point in points:

@@ -14,14 +14,12 @@ _DECADES, _WIDTH = 9, 18  # of a bar: from 1e-9 to 1
 def parts_of(found: Any) -> tuple[Any, ...]:
     """What shows a result: the verdict, then both programs side by side from their inputs to their outputs."""
     first, *rest = found.told()
-    colour = _COLOURS.get(found.verdict, "warning")
     own = [row for row in found.rows if row.verdict != "same"]
     head = ("a", "b", "before", "in float64", "roundings a, b", "adds", "outputs apart", "growth", "line", "matched by")
     grads = [
-        (row.name, badge(row.verdict, _COLOURS.get(row.verdict, "warning")), number(row.apart), number(row.error_a),
-         number(row.error_b))
+        (row.name, _badge(row.verdict), number(row.apart), number(row.error_a), number(row.error_b))
         for row in found.gradients
-    ]  # fmt: skip
+    ]
     tokens = [
         (row.sequence, row.position, row.token, f"{row.logprob_a:.4f}", f"{row.logprob_b:.4f}", f"{row.logprob:.4f}")
         for row in sorted(found.tokens, key=lambda row: -abs(row.logprob_a - row.logprob_b))[:20]
@@ -31,7 +29,7 @@ def parts_of(found: Any) -> tuple[Any, ...]:
         for side, names in zip("ab", found.unmatched, strict=True) if names
     ]  # fmt: skip
     return (
-        joined(badge(found.verdict, colour), f"{found.titles[0]} and {found.titles[1]}"),
+        joined(_badge(found.verdict), f"{found.titles[0]} and {found.titles[1]}"),
         lines(first, *(text.strip() for text in rest)),
         facts(*found._extra(), *found.notes),
         table("modules that differ, what adds most first", head, [_cells(row, found) for row in own], "module"),
@@ -56,8 +54,12 @@ def _cells(row: Any, found: Any) -> tuple[Any, ...]:
 def _mark(row: Any, found: Any) -> Any:
     """What a module is, where it is not the same; of the first that parts it is said."""
     if row is found.where:
-        return badge(f"first: {row.verdict}", _COLOURS.get(found.verdict, "warning"))
-    return None if row.verdict in ("same", "rounding") else badge(row.verdict, _COLOURS.get(row.verdict, "warning"))
+        return _badge(found.verdict, f"first: {row.verdict}")
+    return None if row.verdict in ("same", "rounding") else _badge(row.verdict)
+
+
+def _badge(verdict: str, text: str = "") -> Any:
+    return badge(text or verdict, _COLOURS.get(verdict, "warning"))
 
 
 def bar(value: float | None) -> str:

@@ -1,6 +1,6 @@
 """What `diff` found."""
 
-import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,16 +10,16 @@ from torch import nn
 from ..._core.base.dtypes import name_of
 from ..._core.base.frames import internal, shown
 from ..._show.result import Result, Row
+from ..._show.text import cut, wrapped
 from .backward import BACKWARD, Gradient
 from .compiled import Compiled
-from .distances import Verdict, worse
+from .distances import Verdict, verdict_of, worse
 from .match import Match
 from .measure import Found, Point, between
 from .tokens import Token
 from .words import count, number, short
 
 _COLUMNS, _SHOWN = 80, 12
-_BAR = 10  # decades that a bar of growth has room for, from 1e-10 on
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,8 @@ class ProgramDiff(Result):
         self.verdict: Verdict = verdict
         self.order: list[DiffRow] = rows
         self.rows: list[DiffRow] = sorted(rows, key=_added)
-        self.error_a: float
-        self.error_b: float
-        self.error_a, self.error_b = found.errors
+        self.error_a: float = found.errors[0]
+        self.error_b: float = found.errors[1]
         self.distance: float = found.distance
         self.unmatched: tuple[list[str], list[str]] = found.alone
         self.notes: list[str] = found.notes
@@ -184,7 +183,7 @@ class ProgramDiff(Result):
             room = min(_COLUMNS - sum(widths) - 10, max(len(row[0]) for row in table))
             lines += [
                 "  ".join(
-                    [f"  {_cut(row[0], room):<{room}}", *(f"{c:>{w}}" for c, w in zip(row[1:], widths, strict=True))]
+                    [f"  {cut(row[0], room):<{room}}", *(f"{c:>{w}}" for c, w in zip(row[1:], widths, strict=True))]
                 )
                 for row in table
             ]
@@ -198,11 +197,7 @@ class ProgramDiff(Result):
             yield from Gradient.summary(self.gradients)
         if self.tokens:
             yield from Token.summary(self.tokens)
-        how: dict[str, int] = {}
-        for row in self.order:
-            if row.name:
-                how[row.how] = how.get(row.how, 0) + 1
-        if how:
+        if how := Counter(row.how for row in self.order if row.name):
             yield "matched by " + ", ".join(f"{kind} {n}" for kind, n in how.items())
         for side, names in zip("ab", self.unmatched, strict=True):
             if names:
@@ -228,13 +223,7 @@ class ProgramDiff(Result):
 def rows_of(
     found: Found, model: nn.Module | None, behind: Point | None = None
 ) -> tuple[list[DiffRow], DiffRow | None, Verdict]:
-    """One row for each match in the order of b, the first that parts, and the verdict.
-
-    Args:
-        found: what the runs have shown.
-        model: b.
-        behind: where the backwards part.
-    """
+    """One row for each match in the order of b, the first that parts, and the verdict; `behind` is of the backwards."""
     if behind is not None:
         found.points.append(behind)
     every: dict[Match, list[Point]] = {match: [] for match, _ in found.calls.values()}
@@ -266,21 +255,16 @@ def _verdict(found: Found) -> tuple[Verdict, Point | None]:
     sides = {side: next((p for p in found.points if p.worse == side), None) for side in "ab"}
     both = all(sides.values())
     side = worse(*found.output_roundings) if both else next((s for s, point in sides.items() if point), "")
-    if side == "a":
-        return "a rounds worse", sides["a"]
-    if side == "b":
-        return "b rounds worse", sides["b"]
+    if side:
+        return verdict_of(False, side), sides[side]
     if not found.distance and not any(point.distance for point in found.points):
         return "same", None
     return "rounding", None
 
 
 def _verdict_of(point: Point) -> Verdict:
-    if point.differs:
-        return "another function"
-    if point.worse:
-        return "a rounds worse" if point.worse == "a" else "b rounds worse"
-    return "rounding" if point.distance else "same"
+    same = not (point.differs or point.worse or point.distance)
+    return "same" if same else verdict_of(point.differs, point.worse)
 
 
 def _weight(point: Point) -> tuple[Any, ...]:
@@ -302,13 +286,7 @@ def _line(point: Point, module: nn.Module | None) -> str:
 
 
 def _folded(text: str) -> list[str]:
-    indent = " " * (len(text) - len(text.lstrip()) + 4)
-    return textwrap.wrap(text, _COLUMNS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
-def _cut(name: str, width: int) -> str:
-    """The end of a name says most."""
-    return name if len(name) <= width else f"...{name[len(name) - width + 3 :]}"
+    return wrapped(text, " " * (len(text) - len(text.lstrip()) + 4))
 
 
 for _public in (ProgramDiff, DiffRow, Gradient, Token):

@@ -1,7 +1,6 @@
 """One of the two programs: its copies, and runs of them that leave nothing behind."""
 
 import contextlib
-import copy
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +17,7 @@ from ..._core.contract.containers import tensors_in
 from ..calls import read_as
 from ..compare.batches import Batch
 from ..compare.draws import Draws, drawing
-from ..compare.subject import Loss, compiling
+from ..compare.subject import Loss, compiling, copied
 from .tape import Key, Named, Passage, Tape, Wires, is_dense
 from .wide import Wide
 
@@ -71,18 +70,15 @@ class Side:
 
     @property
     def spacing(self) -> float:
-        """That of the coarsest weights at 1."""
-        return max((torch.finfo(weight.dtype).eps for weight in self.weights), default=0.0)
-
-    @property
-    def weights(self) -> list[Tensor]:
-        """The floating parameters."""
-        return [] if self.model is None else [p for p in self.model.parameters() if p.is_floating_point()]
+        """That of its dtype at 1."""
+        return 0.0 if self.dtype is None else torch.finfo(self.dtype).eps
 
     @property
     def dtype(self) -> torch.dtype | None:
         """In which it computes: the coarsest dtype of its parameters."""
-        return max((p.dtype for p in self.weights), key=lambda dtype: torch.finfo(dtype).eps, default=None)
+        held = () if self.model is None else self.model.parameters()
+        floating = (p.dtype for p in held if p.is_floating_point())
+        return max(floating, key=lambda dtype: torch.finfo(dtype).eps, default=None)
 
     def copy(self) -> Any:
         """A copy of the model as it is, not compiled; a function itself.
@@ -92,13 +88,7 @@ class Side:
         """
         if self.model is None:
             return self.program
-        try:
-            model = copy.deepcopy(self.model)
-        except Exception as error:
-            raise CompareError(
-                f"diff runs copies of the models, and copy.deepcopy cannot copy {self.name}, this {self.title}: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+        model = copied(self.model, "diff runs copies of the models", f"{self.name}, this {self.title}")
         model._compiled_call_impl = None  # of `model.compile()`
         return model
 

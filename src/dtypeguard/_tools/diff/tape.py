@@ -110,15 +110,7 @@ def _bare(hook: Callable[P, T]) -> Callable[P, T]:
 
 
 class Wires:
-    """Hooks on the modules of a model that fill a tape, and put in what another tape has.
-
-    Args:
-        model: the model.
-        tape: to be filled.
-        paths: the modules to listen to; None for all.
-        given: what a call is to get and to return; None where that is not known.
-        wide: the mode in which the model runs, if it runs in one.
-    """
+    """Hooks on modules that fill a tape, and put in what another tape has; `Side.run` explains the arguments."""
 
     def __init__(self, model: nn.Module, tape: Tape, paths: Collection[str] | None = None,
                  given: Callable[[Key], tuple[Named, Named] | None] = lambda key: None,

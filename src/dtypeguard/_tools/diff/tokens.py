@@ -13,7 +13,7 @@ from torch import Tensor
 from ..._core.base.errors import CompareError
 from ..._show.result import Row
 from ..compare.batches import Batch
-from .distances import Verdict, roundings, worse
+from .distances import Verdict, roundings, verdict_of, worse
 
 # An engine may compute in bfloat16, and keep more in it than the model does: three bits more are no rounding.
 _BITS = 8.0
@@ -79,20 +79,24 @@ def logits_of(out: list[Tensor], batch: Batch) -> tuple[int, Tensor] | None:
 
 def tokens_of(outs: tuple[Tensor, Tensor], wide: tuple[Tensor, Tensor], ids: Tensor) -> tuple[Token, ...]:
     """Of each token but the first, what the logits before it say."""
-    low = [t.detach().double().cpu()[:, :-1] for t in outs]
-    truth, other = (t.detach().double().cpu()[:, :-1] for t in wide)
-    aim = ids.cpu()[:, 1:].long()
-    said = [t.log_softmax(-1).gather(-1, aim[..., None])[..., 0].tolist() for t in (*low, truth)]
+    *low, truth, other = (t.detach().double().cpu()[:, :-1] for t in (*outs, *wide))
+    said = [_logprobs(t, ids).tolist() for t in (*outs, wide[0])]
     firsts = [t.argmax(-1).tolist() for t in low]
     top = truth.topk(2, -1)
     noise = (low[0] - truth).abs() + (low[1] - other).abs()
     near = noise.gather(-1, top.indices).sum(-1).clamp(min=torch.finfo(torch.float64).tiny)
     margins = ((top.values[..., 0] - top.values[..., 1]) / near).tolist()
     return tuple(
-        Token(s, p + 1, int(aim[s, p]), said[0][s][p], said[1][s][p], said[2][s][p], firsts[0][s][p], firsts[1][s][p],
-              margins[s][p])
-        for s in range(aim.shape[0]) for p in range(aim.shape[1])
+        Token(s, p + 1, int(ids[s, p + 1]), said[0][s][p], said[1][s][p], said[2][s][p], firsts[0][s][p],
+              firsts[1][s][p], margins[s][p])
+        for s in range(ids.shape[0]) for p in range(ids.shape[1] - 1)
     )  # fmt: skip
+
+
+def _logprobs(logits: Tensor, ids: Tensor) -> Tensor:
+    """Of each token but the first, in float64."""
+    said = logits.detach().double().cpu()[:, :-1].log_softmax(-1)
+    return said.gather(-1, ids.cpu()[:, 1:, None].long())[..., 0]
 
 
 def listed(path: str | os.PathLike[str]) -> list[list[float]] | None:
@@ -133,15 +137,12 @@ def against(
             f"diff: the batch has {count} sequences of {length} tokens, and the file {len(rows)} lists of {told} "
             "numbers: one for each token, with or without the first"
         )
-    low, truth = (t.detach().double().cpu()[:, :-1] for t in (logits, wide))
-    aim = ids.cpu()[:, 1:].long()
-    mine, its = (t.log_softmax(-1).gather(-1, aim[..., None])[..., 0] for t in (low, truth))
+    mine, its, once = (_logprobs(t, ids) for t in (logits, wide, wide.to(logits.dtype)))
     engine = torch.tensor([row[-(length - 1) :] for row in rows], dtype=torch.float64)
-    once = truth.to(logits.dtype).double().log_softmax(-1).gather(-1, aim[..., None])[..., 0]
     known = engine.isfinite()
     errors = [float((t - its)[known].square().mean().sqrt()) for t in (mine, engine, once)]
     tokens = tuple(
-        Token(s, p + 1, int(aim[s, p]), float(mine[s, p]), float(engine[s, p]), float(its[s, p]), None, None, None)
+        Token(s, p + 1, int(ids[s, p + 1]), float(mine[s, p]), float(engine[s, p]), float(its[s, p]), None, None, None)
         for s in range(count) for p in range(length - 1) if known[s, p]
     )  # fmt: skip
     return tokens, errors[0], errors[1], errors[2]
@@ -150,14 +151,7 @@ def against(
 def judged(a: float, b: float, half: float, unit: float) -> tuple[Verdict, tuple[float, float]]:
     """The verdict on an engine whose float64 nobody knows, and the errors as roundings.
 
-    Args:
-        a: the error of the model.
-        b: that of the engine.
-        half: that of the model in bfloat16.
-        unit: what one rounding of the logits makes.
+    They are those of the model, of the engine, of the model in bfloat16, and of one rounding of the logits.
     """
     counts = roundings(a, unit), roundings(b, unit)
-    if b > _BITS * max(a, half):
-        return "another function", counts
-    side = worse(*counts)
-    return ("a rounds worse" if side == "a" else "b rounds worse" if side else "rounding"), counts
+    return verdict_of(b > _BITS * max(a, half), worse(*counts)), counts

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from ..._core.base.config import ModeName
-from ..._core.base.dtypes import name_of
+from ..._core.base.dtypes import dtype_title, name_of
 from ..._core.base.numbers import seed
 from ..._core.doors.guard import guard
 from ..._core.repair.records import casts, reset_casts
@@ -77,10 +77,6 @@ class DryrunCell(Result):
         from .page import parts_of_cell
 
         return parts_of_cell(self)
-
-
-def dtype_title(dtype: torch.dtype | None) -> str:
-    return "as given" if dtype is None else name_of(dtype)
 
 
 @dataclass(eq=False)

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from ..._core.base.usage import Failed, Usage
-from ..audit.command import try_files
+from ..audit.command import try_files, write_files
 from ..audit.factory import made_by
 from .dryrun import dryrun
 
@@ -24,10 +24,7 @@ def run(options: argparse.Namespace) -> int:
     except (TypeError, ValueError) as error:
         raise Usage(str(error)) from error
     print(table)
-    if options.html:
-        table.to_html(options.html)
-    if options.json:
-        table.to_json(options.json)
+    write_files(options, table)
     refused = []
     for name in options.require:
         try:

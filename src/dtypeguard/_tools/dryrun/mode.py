@@ -4,6 +4,7 @@ A tensor either has the values that the program gives it, or it is a ghost. What
 what is too large becomes one. So whoever asks a tensor for a number gets the program's own, or the run ends there.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -88,9 +89,7 @@ class Imagining(Mode):
 
     def _is_large(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> bool:
         """Whether an operation gives, or takes, more than is computed."""
-        bound = 1
-        for tensor in tensors:
-            bound *= max(tensor.numel(), 1)
+        bound = math.prod(max(tensor.numel(), 1) for tensor in tensors)
         if tensors and bound <= SMALL and not any(type(a) is list for a in args):
             return False
         if any(tensor.numel() > SMALL for tensor in tensors):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..._core.base.dtypes import name_of
+from ..._core.base.dtypes import dtype_title
 from ..._show.fragment import badge, facts, folded, joined, listed, plain, table
 from ..._show.svg import Cell, Matrix
 
@@ -15,22 +15,26 @@ def matrix_of(found: Any, outputs: Callable[[Any], str]) -> Matrix:
     """A table as a picture."""
     single, rows = len(found.columns()) == 1, dict[tuple[str, str], list[Cell]]()
     for cell in found:  # with inputs of one kind, the regions stand across
-        key = _title(cell.parameters), "" if single or cell.region is None else f"autocast {_title(cell.region)}"
+        key = (
+            dtype_title(cell.parameters),
+            "" if single or cell.region is None else f"autocast {dtype_title(cell.region)}",
+        )
         drawn = Cell(_COLOURS[cell.status], cell.status, outputs(cell), f"{cell}: {cell.status}")
         rows.setdefault(key, []).append(drawn)
     there = {cell.status for cell in found}
     keys = [(colour, status) for status, colour in _COLOURS.items() if status in there]
-    regions = [_title(region, "no region") for region in dict.fromkeys(cell.region for cell in found)]
-    columns, across = (regions, "autocast") if single else (list(map(_title, found.columns())), "inputs")
+    regions = [dtype_title(region, "no region") for region in dict.fromkeys(cell.region for cell in found)]
+    columns, across = (regions, "autocast") if single else (list(map(dtype_title, found.columns())), "inputs")
     lines = [(*key, cells) for key, cells in rows.items()]
     return Matrix(f"{found.module}: in which dtypes does it run?", columns, lines, across, "parameters", keys)
 
 
 def parts_of(found: Any, statuses: Mapping[Any, str]) -> tuple[Any, ...]:
     """What shows a table."""
-    head = ("parameters", "region", *(f"inputs {_title(dtype)}" for dtype in found.columns()))
+    head = ("parameters", "region", *(f"inputs {dtype_title(dtype)}" for dtype in found.columns()))
     rows = [
-        (_title(parameters), _title(region, "-"), *map(_status, cells)) for parameters, region, cells in found.rows()
+        (dtype_title(parameters), dtype_title(region, "-"), *map(_status, cells))
+        for parameters, region, cells in found.rows()
     ]
     there, computed = {cell.status for cell in found}, (*found.computes(), *found.born())
     return (
@@ -55,7 +59,3 @@ def parts_of_cell(cell: Any) -> tuple[Any, ...]:
 
 def _status(cell: Any) -> Any:
     return joined(badge(cell.status, _KINDS[cell.status]), *dict.fromkeys(cell.outputs))
-
-
-def _title(dtype: Any, nothing: str = "as given") -> str:
-    return nothing if dtype is None else name_of(dtype)

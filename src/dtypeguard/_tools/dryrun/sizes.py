@@ -1,5 +1,6 @@
 """The sizes of what an operation gives: from PyTorch's meta kernels, else from the kernel itself if that is cheap."""
 
+import contextlib
 from typing import Any
 
 import torch
@@ -65,15 +66,10 @@ def sized(func: Any, args: Any, kwargs: Any, ghosts: Ghosts) -> Any:
     found = on_meta(func, args, kwargs)
     if not isinstance(found, Exception):
         return found
-    wrong = not _is_metas_own(found)
     if sum(tensor.numel() for tensor in operands(args, kwargs)) <= AFFORDABLE:
-        try:
+        with contextlib.suppress(Exception):
             return _by_kernel(func, args, kwargs, ghosts)
-        except Exception:
-            if not wrong:
-                raise unknown(f"the sizes of what {func} gives are not known") from None
-    if wrong:
-        raise type(found)(*found.args)
+    check_sizes(func, args, kwargs)
     raise unknown(f"the sizes of what {func} gives are not known")
 
 

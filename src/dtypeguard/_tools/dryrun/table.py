@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from ..._core.base.dtypes import FloatName, dtype_of, name_of
+from ..._core.base.dtypes import FloatName, dtype_of, dtype_title, name_of
 from ..._core.base.errors import render
 from ..._show.chips import short
 from ..._show.result import Drawn
 from ..._show.svg import Matrix
 from ..._show.text import modules_shown, number
-from .cells import DryrunCell, Status, dtype_title
+from .cells import DryrunCell, Status
 
 Dtype = torch.dtype | FloatName | None
 # What became of a cell, and what the legend says.
@@ -53,11 +53,11 @@ class DryrunTable(Drawn):
         if not isinstance(key, tuple) or len(key) != 3:
             raise TypeError(f"table[{key!r}]: write table[parameters, inputs, region], three dtypes or their names")
         wanted = tuple(map(_dtype, key))
-        found = next((c for c in self.cells if (c.parameters, c.inputs, c.region) == wanted), None)
+        found = next((cell for cell in self.cells if _key(cell) == wanted), None)
         if found is None:
             kinds = zip(("parameters", "inputs", "region"), zip(*map(_key, self.cells), strict=True), strict=True)
-            there = "; ".join(f"{kind} {', '.join(map(_dtype_text, dict.fromkeys(dtypes)))}" for kind, dtypes in kinds)
-            raise KeyError(f"no cell has {', '.join(map(_dtype_text, wanted))}; there are {there}")
+            there = "; ".join(f"{kind} {_listed(dict.fromkeys(dtypes))}" for kind, dtypes in kinds)
+            raise KeyError(f"no cell has {_listed(wanted)}; there are {there}")
         return found
 
     def assert_runs(self, parameters: Dtype, inputs: Dtype = None, region: Dtype = None) -> None:
@@ -128,7 +128,7 @@ class DryrunTable(Drawn):
         yield _line("parameters", "region", *(dtype_title(dtype) for dtype in self.columns()))
         for parameters, region, cells in self.rows():
             yield _line(
-                dtype_title(parameters), _dtype_text(region, "-"), *(f"{c.status} {outputs(c)}".strip() for c in cells)
+                dtype_title(parameters), dtype_title(region, "-"), *(f"{c.status} {outputs(c)}".strip() for c in cells)
             )
 
     def _legend(self) -> Iterator[str]:
@@ -160,7 +160,7 @@ class DryrunTable(Drawn):
         for cell in own:
             groups = _grouped((dtypes, path) for path, dtypes in cell.modules.items())
             lines = [line for (dtypes,), paths in groups for line in _folded(", ".join(map(name_of, dtypes)), paths)]
-            yield f"modules under autocast {_dtype_text(cell.region)}, {dtype_title(cell.parameters)} parameters", lines
+            yield f"modules under autocast {dtype_title(cell.region)}, {dtype_title(cell.parameters)} parameters", lines
 
     def born(self) -> Iterator[tuple[str, list[str]]]:
         """By the dtype of parameters, the lines at which other dtypes are born, without autocast."""
@@ -187,8 +187,8 @@ def _dtype(value: Any) -> torch.dtype | None:
     return None if value is None else dtype_of(value, "dtype")
 
 
-def _dtype_text(dtype: torch.dtype | None, nothing: str = "None") -> str:
-    return nothing if dtype is None else name_of(dtype)
+def _listed(dtypes: Iterable[torch.dtype | None]) -> str:
+    return ", ".join(dtype_title(dtype, "None") for dtype in dtypes)
 
 
 def _line(*texts: str) -> str:

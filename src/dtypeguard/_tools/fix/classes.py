@@ -26,15 +26,10 @@ from .source import Change
 _STEP = "    "
 
 
-def _sources(place: Place) -> list[Source]:
-    """The files of the program."""
-    return [place.open(file) for file in place.files]
-
-
 @move
 def floating_buffer(place: Place, at: At) -> Iterator[Candidate]:
     """Registers the buffer with a floating dtype."""
-    for source in _sources(place):
+    for source in place.sources:
         for name in place.finding.parameters:
             for value, _ in source.registered(name.rpartition(".")[2]):
                 yield from retyped(At(source, value), torch.float32)
@@ -43,7 +38,7 @@ def floating_buffer(place: Place, at: At) -> Iterator[Candidate]:
 @move
 def as_buffer(place: Place, at: At) -> Iterator[Candidate]:
     """Registers the tensor as a buffer, so that `.to()` reaches it."""
-    for source in _sources(place):
+    for source in place.sources:
         for name in place.finding.parameters:
             for assign in source.of(cst.Assign):
                 if source.code(assign.targets[0].target) == f"self.{name}":
@@ -54,7 +49,7 @@ def as_buffer(place: Place, at: At) -> Iterator[Candidate]:
 @move
 def buffers_stay(place: Place, at: At) -> Iterator[Candidate]:
     """Keeps the buffer in its dtype, whatever the module is converted to."""
-    for source in _sources(place):
+    for source in place.sources:
         for name in place.finding.parameters:
             for value, _ in source.registered(name):
                 owner = next((one for one in source.up(value) if isinstance(one, cst.ClassDef)), None)
@@ -82,7 +77,7 @@ def norms_in_float32(place: Place, at: At) -> Iterator[Candidate]:
     """Keeps norms in float32 after the model was converted."""
     root, _, path = (place.finding.module_path or "").partition(".")
     inner = "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in path.split(".") if part)
-    for source in _sources(place):
+    for source in place.sources:
         for assign in source.of(cst.Assign):
             if any(source.called(call) == root for call in source.below(assign.value, cst.Call)):
                 name = source.code(assign.targets[0].target)
@@ -128,10 +123,9 @@ def assign_on_load(place: Place, at: At) -> Iterator[Candidate]:
 def same_device(place: Place, at: At) -> Iterator[Candidate]:
     """Moves one operand to the others' device."""
     source, node = at.source, at.node
-    function = source.scope(node)
-    params = function.params.params if isinstance(function, cst.FunctionDef) else ()
+    params, function = source.parameters(node), source.scope(node)
     others = [source.code(name.node) for name in names_in(at)]
-    others = list(dict.fromkeys([*others, *(param.name.value for param in params if param.name.value != "self")]))
+    others = list(dict.fromkeys([*others, *(name for name in params if name != "self")]))
     made = [*([] if place.birth is None or place.birth.source is not source else [place.birth]), *origins(at, 2)]
     for other in others if params else ():
         for one in made:
@@ -181,12 +175,11 @@ def _is_function(source: Source, node: cst.ClassDef) -> bool:
 def gradient_times_incoming(place: Place, at: At) -> Iterator[Candidate]:
     """Multiplies by the gradient that comes in."""
     source, statement = at.source, at.source.statement(at.node)
-    function = source.scope(statement)
-    params = list(function.params.params) if isinstance(function, cst.FunctionDef) else []
+    params = source.parameters(statement)
     for one in source.below(statement, cst.Return) if len(params) > 1 else ():
         parts = [element.value for element in one.value.elements] if isinstance(one.value, cst.Tuple) else [one.value]
         given = [part for part in parts if part is not None and source.code(part) != "None"]
-        yield [change for part in given for change in source.after(part, f" * {params[1].name.value}")]
+        yield [change for part in given for change in source.after(part, f" * {params[1]}")]
 
 
 @move

@@ -11,7 +11,7 @@ from ..._core.base.dtypes import WIDER, name_of
 from ..._engine.watch.rule import Finding
 from ..._engine.watch.spots import Spot
 from .names import Source
-from .source import Change, Node
+from .source import Change, Node, argument
 
 Candidate = list[Change]
 Move = Callable[["Place", "At"], Iterator[Candidate]]
@@ -57,6 +57,11 @@ class Place:
         source = self.open(spot.file)
         node = source.at(spot)
         return None if node is None else At(source, node)
+
+    @property
+    def sources(self) -> list[Source]:
+        """The files of the program."""
+        return [self.open(file) for file in self.files]
 
     @functools.cached_property
     def fault(self) -> At | None:
@@ -121,10 +126,10 @@ def is_cast(source: Source, node: Node) -> bool:
 
 def dtype_argument(source: Source, call: cst.Call) -> cst.Arg | None:
     """The argument of a call that says a dtype."""
+    said = argument(call, "dtype")
+    if said is not None or source.called(call) not in ("to", "type"):
+        return said
     for arg in call.args:
-        if arg.keyword is not None and arg.keyword.value == "dtype":
-            return arg
-    for arg in call.args if source.called(call) in ("to", "type") else ():
         code = source.code(arg.value)
         if arg.keyword is None and (code.endswith("dtype") or code.startswith(f"{source.torch()}.")):
             return arg
@@ -177,10 +182,8 @@ def add_argument(source: Source, call: cst.Call, text: str) -> Change:
 
 def keyword(source: Source, call: cst.Call, name: str, value: str) -> Candidate:
     """A call with a keyword argument of this value."""
-    for arg in call.args:
-        if arg.keyword is not None and arg.keyword.value == name:
-            return [source.replace(arg.value, value)]
-    return [add_argument(source, call, f"{name}={value}")]
+    said = argument(call, name)
+    return [add_argument(source, call, f"{name}={value}") if said is None else source.replace(said.value, value)]
 
 
 # ---------------------------------------------------------------- what code computes with
@@ -352,7 +355,5 @@ def kept_as_it_is(at: At) -> Iterator[Candidate]:
 
 def in_function(at: At) -> list[str]:
     """`.to(x.dtype)` for the first argument of the function that an expression is in."""
-    function = at.source.scope(at.node)
-    params = function.params.params if isinstance(function, cst.FunctionDef) else ()
-    names = [param.name.value for param in params if param.name.value not in ("self", "cls")]
+    names = [name for name in at.source.parameters(at.node) if name not in ("self", "cls")]
     return [f".to({name}.dtype)" for name in names[:1]]

@@ -66,7 +66,7 @@ class Mending:
         if options.prove and not hasattr(os, "fork"):
             raise Usage("edits are proven by processes that are forked, which this system does not have: --no-prove")
         from .copies import TooLarge
-        from .runs import Program, Runs
+        from .runs import Runs
 
         self.edits: list[Edit] = []
         self.written: list[Edit] = []
@@ -75,14 +75,13 @@ class Mending:
         self.notes: list[str] = []
         self._options, self._began, self._folder = options, time.time(), os.getcwd()
         self._interrupt = signal.getsignal(signal.SIGINT)
-        self._limit = options.prove_limit or _LIMIT
         self._runs: Runs | None = None
         names = ("select", "ignore", "values", "every", "source", "omit", "program", "module")
         asked = {name: getattr(options, name) for name in names}
         asked["arguments"] = list(options.arguments)
         if options.prove:
             try:
-                self._runs = Runs(Program(asked, self._folder, dict(os.environ)), self._limit)
+                self._runs = Runs(asked, self._folder, options.prove_limit or _LIMIT)
             except (TooLarge, OSError) as error:
                 self.notes.append(f"no edits: {error}; --no-prove gives guesses")
 
@@ -148,9 +147,9 @@ class Mending:
             made = number(len(edits), "edit")
             self.notes.append(f"{made}, proven by {number(runs.count, 'run')} of {self._options.program}")
         self.edits = [
-            dataclasses.replace(e, findings=tuple(own.get((f.rule, f.file, f.line), f) for f in e.findings))
-            for e in edits
-        ]  # fmt: skip
+            dataclasses.replace(edit, findings=tuple(own.get(_place(one), one) for one in edit.findings))
+            for edit in edits
+        ]
         if self._options.fix and self._write():
             self.left = [f for f in search.last.bad if (f.rule, f.file, search.state.key(f)[2]) not in known]
             self.status = 0 if search.last.stopped else search.last.status
@@ -196,14 +195,14 @@ class Mending:
                 yield edit.diff
         for edit in self.written:
             yield f"fixed: {edit.does}: removes {edit.removes}"
-        mended = [finding for edit in self.edits for finding in edit.findings]
-        for cause in causes_of(finding for finding in self.left if not _among(finding, mended)):
+        mended = {_place(finding) for edit in self.edits for finding in edit.findings}
+        for cause in causes_of(finding for finding in self.left if _place(finding) not in mended):
             yield f"no edit for {cause.rule} at {shown(cause.first.file or '')}:{cause.first.line}{_why(cause)}"
         yield from self.notes
 
 
-def _among(finding: Finding, others: list[Finding]) -> bool:
-    return any((finding.rule, finding.file, finding.line) == (one.rule, one.file, one.line) for one in others)
+def _place(finding: Finding) -> tuple[str, str | None, int | None]:
+    return finding.rule, finding.file, finding.line
 
 
 def _unlike(first: "Run", control: "Run") -> str:
@@ -217,7 +216,7 @@ def _unlike(first: "Run", control: "Run") -> str:
         return f"run again it ends with {control.error.partition(chr(10))[0]}"
     if control.error and not any((f.file, f.line) in control.raised for f in control.bad if f.severity == "error"):
         return f"it ends with an exception that no finding explains ({control.error.partition(chr(10))[0]})"
-    found, again = ({(f.rule, f.file, f.line) for f in run.bad} for run in (first, control))
+    found, again = (set(map(_place, run.bad)) for run in (first, control))
     if odd := sorted((found - again) | (again - found), key=str):
         rule, file, line = odd[0]
         often = "only at first" if odd[0] in found else "only when it ran again"

@@ -76,11 +76,7 @@ class Tree:
     def _folder(self, entry: os.DirEntry[str], there: str) -> None:
         if entry.name == ".git":
             self._repository(entry.path, there)
-        elif (
-            entry.name in _PACKAGES
-            or os.path.exists(os.path.join(entry.path, "pyvenv.cfg"))
-            or self._is_data(entry.path)
-        ):
+        elif entry.name in _PACKAGES or self._is_data(entry.path):
             self._link(entry.path, there)
         else:
             self._fill(entry.path, there)
@@ -88,7 +84,7 @@ class Tree:
     def _is_data(self, folder: str) -> bool:
         """Whether a folder has packages or thousands of files, or may not be read."""
         try:
-            return len(self._in(folder)) > _MANY or os.path.exists(os.path.join(folder, "pyvenv.cfg"))
+            return os.path.exists(os.path.join(folder, "pyvenv.cfg")) or len(self._in(folder)) > _MANY
         except OSError:
             return True
 
@@ -112,10 +108,8 @@ class Tree:
         """A link of the tree: to the copy, where it leads into the tree."""
         real = os.path.realpath(entry.path)
         if inside(real, self.root):
-            here = os.path.dirname(entry.path)
-            os.symlink(os.path.relpath(real, os.path.realpath(here)), there)
-        else:
-            os.symlink(real, there)
+            real = os.path.relpath(real, os.path.realpath(os.path.dirname(entry.path)))
+        os.symlink(real, there)
 
     def _repository(self, path: str, there: str) -> None:
         """A repository of its own, which reads the objects of the other."""

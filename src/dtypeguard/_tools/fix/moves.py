@@ -134,15 +134,13 @@ def cast_in_loop(place: Place, at: At) -> Iterator[Candidate]:
     source, loop = born.source, born.source.statement(born.node)
     if place.narrow in HALF or not isinstance(loop, cst.For) or not isinstance(loop.body, cst.IndentedBlock):
         return
-    for other in map(place.open, place.files):
+    for other in place.sources:
         numpy = next((name for name, module in other.modules.items() if module == "numpy"), None)
         items = [one for one in other.of(cst.FunctionDef) if numpy and one.name.value == "__getitem__"]
         for part in [
             part for item in items for one in other.below(item, cst.Return) for part in operands(At(other, one))
         ]:
-            begin, end = other.extent(part.node)
-            kind = f"{numpy}.{name_of(place.narrow)}("
-            yield [Change(other.file, begin, begin, kind), Change(other.file, end, end, ")")]
+            yield other.around(part.node, f"{numpy}.{name_of(place.narrow)}(", ")")
     names = [source.code(name.node) for name in names_in(At(source, loop.target))]
     for name in names:
         yield [source.before_line(loop.body.body[0], f"{name} = {name}{spelt(place.narrow, source)}")]

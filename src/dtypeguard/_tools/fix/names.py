@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from .source import Node, Scope, Text
+from .source import Node, Scope, Text, argument
 
 Given = tuple[cst.BaseExpression, int | None]  # a value, or the part of it by its number
 
@@ -27,10 +27,8 @@ class Source(Text):
         code, found = self.module.code_for_node, dict[str, str]()
         for one in self.of(cst.Import):
             for alias in one.names:
-                whole = code(alias.name)
-                found[code(alias.asname.name) if alias.asname else whole.partition(".")[0]] = (
-                    whole if alias.asname else whole.partition(".")[0]
-                )
+                module = code(alias.name) if alias.asname else code(alias.name).partition(".")[0]
+                found[code(alias.asname.name) if alias.asname else module] = module
         for part in self.of(cst.ImportFrom):
             for alias in () if isinstance(part.names, cst.ImportStar) else part.names:
                 name = code(alias.asname.name) if alias.asname else code(alias.name)
@@ -61,6 +59,11 @@ class Source(Text):
         while isinstance(root, cst.Attribute):
             root = root.value
         return None if isinstance(root, cst.Name) and root.value in self.modules else function.value
+
+    def parameters(self, node: Node) -> list[str]:
+        """The positional parameters of the function that a node is in."""
+        function = self.scope(node)
+        return [one.name.value for one in function.params.params] if isinstance(function, cst.FunctionDef) else []
 
     def definitions(self, name: Node) -> list[cst.BaseExpression]:
         """Where the value of a name, an attribute or an entry comes from, in this file, the nearest first.
@@ -103,9 +106,9 @@ class Source(Text):
         place, bound = names.index(name.value), names[:1] in (["self"], ["cls"])
         for call in self.of(cst.Call):
             if self.called(call) == function.name.value:
-                by_name = [arg.value for arg in call.args if arg.keyword and arg.keyword.value == name.value]
-                by_place = [arg.value for arg in call.args if not arg.keyword and not arg.star][place - bound :][:1]
-                found += [(value, None) for value in by_name or by_place]
+                by_name = argument(call, name.value)
+                by_place = [arg for arg in call.args if not arg.keyword and not arg.star][place - bound :][:1]
+                found += [(arg.value, None) for arg in ([by_name] if by_name else by_place)]
         default = params[place].default
         return found if default is None else [*found, (default, None)]
 
@@ -177,19 +180,13 @@ class Source(Text):
     @functools.cached_property
     def written(self) -> frozenset[str]:
         """The variables whose values are changed in place."""
-        found: list[Node] = []
-        for node in self.of(cst.Call, cst.AugAssign, cst.AssignTarget):
-            if isinstance(node, cst.Call) and self.called(node).endswith("_"):
-                receiver = self.on(node)
-                found += (
-                    [receiver]
-                    if receiver is not None
-                    else [one for arg in node.args for one in self.below(arg, cst.Name)]
-                )
-            elif isinstance(node, cst.AugAssign) or (
-                isinstance(node, cst.AssignTarget) and isinstance(node.target, cst.Subscript)
-            ):
-                found.append(node.target)
+        found: list[Node] = [one.target for one in self.of(cst.AugAssign)]
+        found += [one.target for one in self.of(cst.AssignTarget) if isinstance(one.target, cst.Subscript)]
+        for call in self.of(cst.Call):
+            if self.called(call).endswith("_"):
+                receiver = self.on(call)
+                given = [name for arg in call.args for name in self.below(arg, cst.Name)]
+                found += given if receiver is None else [receiver]
         return frozenset(map(self.root, found))
 
     def root(self, node: Node) -> str:

@@ -26,7 +26,8 @@ from .code import (
     spelt,
     used,
 )  # fmt: skip
-from .source import Change, Node
+from .names import Source
+from .source import Change, Node, argument
 
 
 @move
@@ -39,7 +40,7 @@ def eps_of_dtype(place: Place, at: At) -> Iterator[Candidate]:
             if name is not None and source.torch():
                 yield [source.replace(number, f"max({number.value}, {source.torch()}.finfo({name}.dtype).tiny)")]
             yield [source.replace(number, "1e-4")]
-    if isinstance(node, cst.Call) and not any(arg.keyword and arg.keyword.value == "eps" for arg in node.args):
+    if isinstance(node, cst.Call) and argument(node, "eps") is None:
         yield [add_argument(source, node, "eps=1e-4")]
 
 
@@ -50,7 +51,8 @@ def fill_of_dtype(place: Place, at: At) -> Iterator[Candidate]:
     if not isinstance(call, cst.Call) or not source.torch():
         return
     owners = [f"{source.code(on)}.dtype" for on in [source.on(call)] if on is not None]
-    owners += [source.code(arg.value) for arg in call.args if arg.keyword and arg.keyword.value == "dtype"]
+    if (said := argument(call, "dtype")) is not None:
+        owners.append(source.code(said.value))
     kind = "finfo" if place.finding.from_dtype in FLOATING else "iinfo"
     for arg in call.args if owners else ():
         code = source.code(arg.value)
@@ -120,10 +122,8 @@ def wider_integers(place: Place, at: At) -> Iterator[Candidate]:
     limits = torch.iinfo(dtype) if dtype is not None and small else None
     for one in source.below(source.statement(node), cst.AugAssign):
         if limits is not None:  # it may be a view, so what it is stays
-            sign = source.module.code_for_node(one.operator).strip().removesuffix("=")
             target = source.code(one.target)
-            value = source.code(one.value) if isinstance(one.value, cst.Integer) else source.closed(one.value)
-            inner = f"{target}{spelt(place.wide, source)} {sign} {value}"
+            inner = f"{target}{spelt(place.wide, source)} {_added(source, one)}"
             yield [source.replace(one, f"{target}.copy_(({inner}).clamp({limits.min}, {limits.max}))")]
         return
     parts = used(at)
@@ -144,10 +144,15 @@ def out_of_place(place: Place, at: At) -> Iterator[Candidate]:
     for one in source.below(source.statement(at.node), cst.AugAssign):
         made = source.call_behind(one.target) if isinstance(one.target, cst.Name) else None
         if made is not None and isinstance(one.target, cst.Name) and source.is_read(one.target):
-            sign = source.module.code_for_node(one.operator).strip().removesuffix("=")
-            plain = isinstance(one.value, cst.BaseNumber)
-            name, value = one.target.value, source.code(one.value) if plain else source.closed(one.value)
-            yield [source.replace(one, f"{name} = {name} {sign} {value}")]
+            name = one.target.value
+            yield [source.replace(one, f"{name} = {name} {_added(source, one)}")]
+
+
+def _added(source: Source, assign: cst.AugAssign) -> str:
+    """`+ 1` of `x += 1`."""
+    sign = source.module.code_for_node(assign.operator).strip().removesuffix("=")
+    plain = isinstance(assign.value, cst.BaseNumber)
+    return f"{sign} {source.code(assign.value) if plain else source.closed(assign.value)}"
 
 
 @move

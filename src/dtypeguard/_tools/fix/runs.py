@@ -2,9 +2,9 @@
 
 import contextlib
 import json
+import multiprocessing
 import os
 import pickle
-import select
 import shutil
 import signal
 import subprocess
@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +27,6 @@ _GRACE = 30.0  # seconds that a run may take longer than the one before it
 
 class Failed(Exception):
     """A run that came to nothing; says why."""
-
-
-@dataclass(frozen=True)
-class Program:
-    """What is run, as the user gave it, before it ran.
-
-    Attributes:
-        options: those of `audit`, the program and its arguments.
-        folder: the working directory.
-        environment: the variables.
-    """
-
-    options: Mapping[str, Any]
-    folder: str
-    environment: Mapping[str, str]
 
 
 def real(file: str) -> str:
@@ -63,17 +48,22 @@ def moved(finding: Finding, home: Callable[[str], str]) -> Finding:
 class Runs:
     """Runs of a program, one after the other, until they are closed.
 
+    Args:
+        options: those of `audit`, the program and its arguments.
+        folder: the working directory.
+        limit: the seconds after which a run may be stopped.
+
     Raises:
         TooLarge: the working tree cannot be copied.
     """
 
-    def __init__(self, program: Program, limit: float) -> None:
-        self.program, self._limit = program, limit
+    def __init__(self, options: Mapping[str, Any], folder: str, limit: float) -> None:
+        self._options, self._there, self._limit = options, folder, limit
         self.wanted: list[tuple[str, int]] = []
         self.operations = 0  # of the run without edits, where that was stopped
-        self.count, self._seconds, self._heard = 0, 0.0, b""
-        script = None if program.options["module"] else os.path.realpath(program.options["program"])
-        root = root_of(os.path.realpath(program.folder), script)
+        self.count, self._seconds = 0, 0.0
+        script = None if options["module"] else os.path.realpath(options["program"])
+        root = root_of(os.path.realpath(folder), script)
         self._folder = os.path.realpath(tempfile.mkdtemp(prefix="dtypeguard-"))
         try:
             self.tree = Tree(root, self._folder)
@@ -85,22 +75,23 @@ class Runs:
     def _begun(self) -> subprocess.Popen[bytes]:
         """The process that runs programs. It ends with this one, and takes the folder with it."""
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
-        environment = {"PYTHONHASHSEED": "0", **self.program.environment, "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {"PYTHONHASHSEED": "0", **os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
         paths = environment.get("PYTHONPATH", "").split(os.pathsep)
         if any(paths):
-            environment["PYTHONPATH"] = os.pathsep.join(
-                os.path.join(self.program.folder, path) for path in paths if path
-            )
-        return subprocess.Popen(
-            [sys.executable, *flags, "-m", "dtypeguard._tools.audit.probe", self._folder], cwd=self._folder,
-            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )  # fmt: skip
+            environment["PYTHONPATH"] = os.pathsep.join(os.path.join(self._there, path) for path in paths if path)
+        self._pipe, theirs = multiprocessing.Pipe()
+        with theirs:
+            command = ["-m", "dtypeguard._tools.audit.probe", self._folder, str(theirs.fileno())]
+            return subprocess.Popen(
+                [sys.executable, *flags, *command], cwd=self._folder, env=environment, pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
 
     def close(self) -> None:
         """End what runs, and leave nothing."""
         self._server.kill()
-        self._server.communicate()
+        self._server.wait()
+        self._pipe.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def __call__(self, texts: Texts) -> Run:
@@ -122,9 +113,9 @@ class Runs:
             os.makedirs(os.path.dirname(apart[file]))
             Path(apart[file]).write_bytes(data[file])
         spec = {
-            "options": dict(self.program.options), "root": self.tree.root, "copy": copy, "apart": apart, "own": folder,
+            "options": dict(self._options), "root": self.tree.root, "copy": copy, "apart": apart, "own": folder,
             "limit": self._limit, "wanted": self.wanted, "operations": self.operations,
-            "folder": os.path.join(copy, os.path.relpath(os.path.realpath(self.program.folder), self.tree.root)),
+            "folder": os.path.join(copy, os.path.relpath(os.path.realpath(self._there), self.tree.root)),
         }  # fmt: skip
         Path(folder, "spec").write_text(json.dumps(spec), encoding="utf-8")
         Path(folder, "out").touch()
@@ -132,9 +123,7 @@ class Runs:
         result = Path(folder, "result")
         if not result.exists():
             raise Failed(f"it ended without a result when it was run again{died}")
-        told: dict[str, Any] = pickle.loads(
-            result.read_bytes()
-        )  # of our own process, in a folder that only we can read
+        told = pickle.loads(result.read_bytes())  # of our own process, in a folder that only we can read
         out = Path(folder, "out").read_text(encoding="utf-8", errors="replace").replace(copy, self.tree.root)
         back = {made: file for file, made in apart.items()}
 
@@ -142,12 +131,11 @@ class Runs:
             file = back.get(file, file)
             return real(os.path.join(self.tree.root, os.path.relpath(file, copy)) if inside(file, copy) else file)
 
-        run = Run(
-            [moved(finding, home) for finding in told["findings"]], told["status"], told["error"],
-            tuple((home(file), line) for file, line in told["raised"]), out.splitlines(), told["stopped"],
-            told["operations"], told["outside"], tuple(map(home, told["files"])),
-            *(tuple((home(file), line) for file, line in told[casts]) for casts in ("widened", "truncated")),
-        )  # fmt: skip
+        told["findings"] = [moved(finding, home) for finding in told["findings"]]
+        told["files"] = tuple(map(home, told["files"]))
+        for name in ("raised", "widened", "truncated"):
+            told[name] = tuple((home(file), line) for file, line in told[name])
+        run = Run(**told, lines=out.splitlines())
         shutil.rmtree(folder, ignore_errors=True)
         return run
 
@@ -159,32 +147,23 @@ class Runs:
 
     def _started(self, folder: str) -> str:
         """Run what is described in a folder; how it died, if it did."""
-        asked, longest = self._server.stdin, max(4 * self._limit, 4 * self._seconds) + _GRACE
-        assert asked is not None
-        with contextlib.suppress(BrokenPipeError):
-            asked.write(f"{folder}\n".encode())
-            asked.flush()
-        pid, began = int(self._line(_GRACE) or 0), time.monotonic()
+        longest = max(4 * self._limit, 4 * self._seconds) + _GRACE
+        with contextlib.suppress(ConnectionError):
+            self._pipe.send(folder)
+        pid, began = self._told(_GRACE), time.monotonic()
         try:
-            ended = self._line(longest)
+            code = self._told(longest)
         finally:
             with contextlib.suppress(OSError):
-                os.killpg(pid, signal.SIGKILL) if pid else None  # and what it has started
+                os.killpg(pid, signal.SIGKILL)  # and what it has started
         self._seconds = max(self._seconds, time.monotonic() - began)
-        code = int(ended or 0)
         return f" (killed by signal {-code})" if code < 0 else f" (exit status {code})"
 
-    def _line(self, seconds: float) -> bytes:
-        """What the process says next."""
-        told = self._server.stdout
-        assert told is not None
-        ends = time.monotonic() + seconds
-        while b"\n" not in self._heard:
-            if not select.select([told], [], [], max(ends - time.monotonic(), 0))[0]:
-                raise Failed(f"it did not end when it was run again (--prove-limit {self._limit:g})")
-            heard = os.read(told.fileno(), 4096)
-            if not heard:
-                raise Failed("the process that runs it has ended")
-            self._heard += heard
-        line, _, self._heard = self._heard.partition(b"\n")
-        return line
+    def _told(self, seconds: float) -> int:
+        """The number that the process says next."""
+        if not self._pipe.poll(seconds):
+            raise Failed(f"it did not end when it was run again (--prove-limit {self._limit:g})")
+        try:
+            return int(self._pipe.recv())
+        except (EOFError, ConnectionError):
+            raise Failed("the process that runs it has ended") from None

@@ -29,6 +29,11 @@ class Change:
     text: str
 
 
+def argument(call: cst.Call, name: str) -> cst.Arg | None:
+    """The argument that a call passes by a name."""
+    return next((arg for arg in call.args if arg.keyword is not None and arg.keyword.value == name), None)
+
+
 class Unfit(Exception):
     """A candidate that the shape of the code does not allow."""
 
@@ -113,15 +118,10 @@ class Text:
 
     def at(self, spot: Spot) -> Node | None:
         """What stands at a spot: an expression, or the statement of its line."""
-        if spot.stop is not None:
-            ends = spot.stop
-            for node in self.of(cst.BaseExpression):  # type: ignore[type-abstract]
-                place = self.range(node)
-                if (place.start.line, place.start.column) == (spot.line, spot.begin) and (
-                    place.end.line,
-                    place.end.column,
-                ) == ends:
-                    return node
+        for node in self.of(cst.BaseExpression):  # type: ignore[type-abstract]
+            begin, end = self.range(node).start, self.range(node).end
+            if (begin.line, begin.column, (end.line, end.column)) == (spot.line, spot.begin, spot.stop):
+                return node
         return self.statement_at(spot.line)
 
     def statement_at(self, line: int) -> Node | None:
@@ -174,13 +174,17 @@ class Text:
     def replace(self, node: Node, text: str) -> Change:
         return Change(self.file, *self.extent(node), text)
 
+    def around(self, node: Node, before: str, after: str) -> list[Change]:
+        begin, end = self.extent(node)
+        return [Change(self.file, begin, begin, before), Change(self.file, end, end, after)]
+
     def after(self, node: Node, text: str) -> list[Change]:
         """`.half()` behind an expression, which gets parentheses if it needs them."""
-        begin, end = self.extent(node)
         closed = isinstance(node, cst.Name | cst.Attribute | cst.Call | cst.Subscript | cst.Tuple | cst.List)
         bare = not closed or (isinstance(node, cst.Tuple) and not node.lpar)
         if bare and not getattr(node, "lpar", ()):
-            return [Change(self.file, begin, begin, "("), Change(self.file, end, end, f"){text}")]
+            return self.around(node, "(", f"){text}")
+        end = self.extent(node)[1]
         return [Change(self.file, end, end, text)]
 
     def closed(self, node: Node) -> str:
@@ -218,12 +222,9 @@ class Text:
         Raises:
             Unfit: others stand on its line.
         """
-        if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) > 1:
-            raise Unfit
-        whole = isinstance(statement, cst.SimpleStatementLine) or (
-            isinstance(statement, cst.If) and not statement.orelse
-        )
-        if not whole or not self.block(statement):
+        simple = isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1
+        condition = isinstance(statement, cst.If) and not statement.orelse
+        if not (simple or condition) or not self.block(statement):
             raise Unfit
         begin, end = self.lines(statement)
         alone = len(self.block(statement)) == 1 and not isinstance(self.parents[statement], cst.Module)

@@ -7,7 +7,7 @@ import torch
 
 from .code import At, Candidate, Place, cast, casts_in, is_cast, keyword, move, names_in, origins, retyped, spelt
 from .names import Source
-from .source import Change, Node, Unfit
+from .source import Change, Node, Unfit, argument
 
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_")
 
@@ -118,12 +118,7 @@ def scale_losses(place: Place, at: At) -> Iterator[Candidate]:
             if loss is not None and not any(
                 _has(source, one.node, "scale") for one in [At(source, loss), *origins(At(source, loss), 1)]
             ):
-                yield _scaled(source, scaler, loss)
-
-
-def _scaled(source: Source, scaler: str, loss: Node) -> Candidate:
-    begin, end = source.extent(loss)
-    return [Change(source.file, begin, begin, f"{scaler}.scale("), Change(source.file, end, end, ")")]
+                yield source.around(loss, f"{scaler}.scale(", ")")
 
 
 @move
@@ -201,9 +196,7 @@ def scaler_on(place: Place, at: At) -> Iterator[Candidate]:
     source, found = at.source, _optimizer(at)
     for scaler in _scalers(at):
         for call in _calls(source, "GradScaler"):
-            if source.code(at.node).startswith(f"{scaler}.") and any(
-                a.keyword and a.keyword.value == "enabled" for a in call.args
-            ):
+            if source.code(at.node).startswith(f"{scaler}.") and argument(call, "enabled") is not None:
                 yield keyword(source, call, "enabled", "True")
         return
     losses = [source.on(call) for call in _calls(source, "backward", near=at.node)]
@@ -213,7 +206,8 @@ def scaler_on(place: Place, at: At) -> Iterator[Candidate]:
             scaler = f"{name.rpartition('.')[0]}.scaler".removeprefix(".")
             made = f"{scaler} = {source.torch()}.amp.GradScaler({source.device()})"
             yield [
-                source.after_line(source.statement(found[1].node), made), *_scaled(source, scaler, loss),
+                source.after_line(source.statement(found[1].node), made),
+                *source.around(loss, f"{scaler}.scale(", ")"),
                 source.replace(at.node, f"{scaler}.step({name})"),
                 source.after_line(source.statement(at.node), f"{scaler}.update()"),
             ]  # fmt: skip

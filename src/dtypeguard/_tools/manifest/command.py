@@ -1,12 +1,11 @@
 """`python -m dtypeguard manifest`: write a manifest, or check models and checkpoints against one."""
 
 import argparse
-import os
 from typing import Any
 
 from ..._core.base.usage import Failed, Usage
-from ..audit.command import try_files
-from ..audit.factory import made_by
+from ..audit.command import try_files, write_files
+from ..audit.factory import made_by, path_or_made
 from .manifest import StateDiff, manifest
 
 
@@ -39,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _write(options: argparse.Namespace, name: str) -> int:
-    subject, batch = _subject(name), None if options.batch is None else made_by(options.batch)
+    subject, batch = path_or_made(name), None if options.batch is None else made_by(options.batch)
     try:
         made = manifest(subject, batch=batch, shapes=options.shapes, devices=options.devices)
         if options.output is None:
@@ -48,36 +47,22 @@ def _write(options: argparse.Namespace, name: str) -> int:
             made.save(options.output)
     except (OSError, ValueError, TypeError, RuntimeError) as error:
         raise Usage(_error_text(error)) from error
-    _files(made, options)
+    write_files(options, made)
     return 0
 
 
 def _checked(lock: Any, name: str, options: argparse.Namespace) -> StateDiff:
-    subject, batch = _subject(name), None if options.batch is None else made_by(options.batch)
+    subject, batch = path_or_made(name), None if options.batch is None else made_by(options.batch)
     try:
         found: StateDiff = lock.diff(subject, batch=batch)
     except (OSError, ValueError, TypeError, RuntimeError) as error:
         raise Usage(_error_text(error)) from error
     print(found if subject == name else str(found).replace(type(subject).__name__, name, 1))
-    _files(found, options)
+    write_files(options, found)
     return found
-
-
-def _subject(name: str) -> Any:
-    """A path, or what `package.module:name` makes."""
-    if os.path.exists(name) or ":" not in name:
-        return name
-    return made_by(name)
 
 
 def _error_text(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"cannot read {error.filename}: {(error.strerror or 'failed').lower()}"
     return str(error).partition("\n")[0]
-
-
-def _files(result: Any, options: argparse.Namespace) -> None:
-    if options.html:
-        result.to_html(options.html)
-    if options.json:
-        result.to_json(options.json)
