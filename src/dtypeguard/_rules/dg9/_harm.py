@@ -72,11 +72,9 @@ def enter(
     steps = list(row.chain())[:_LINES]
     if rounded is not None and rounded is not row and rounded not in steps:
         steps.append(rounded)
-    here = (
-        f"an error of {share(lost.error)} from here"
-        if lost
-        else rounded and f"rounded to {name_of(rounded.dtype)} here"
-    )
+    here = None if rounded is None else f"rounded to {name_of(rounded.dtype)} here"
+    if lost is not None:
+        here = f"an error of {share(lost.error)} from here"
     chain = tuple(dict.fromkeys(_step(step, here if step is rounded else None) for step in reversed(steps)))
     back = ", in backward" if row.backward else ""
     facts = {

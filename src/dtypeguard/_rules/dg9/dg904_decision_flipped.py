@@ -53,11 +53,12 @@ def flipped(row: Row, audit: Recorder) -> None:
             harm = f"{others} of {rows} rows have other places than in {wide_of(row)}"
         harm += f": {number(was)} instead of {number(is_)}"
         advice = _integers(row) or keep(row) or _computed(row)
-    cast = row.rounded()
-    needless = cast is not None and cast.name == "_to_copy" and cast is row.parent  # it was wide one line before
-    if needless and not sure:
-        advice = f"decide before the cast: `{cast.site.expression}` at {cast.site} makes ties"
-    severity = None if sure or needless else Severity.INFO
+    cast, severity = row.rounded(), None
+    if not sure:
+        if cast is not None and cast.name == "_to_copy" and cast is row.parent:  # it was wide one line before
+            advice = f"decide before the cast: `{cast.site.expression}` at {cast.site} makes ties"
+        else:
+            severity = Severity.INFO
     enter(RULE, audit, row, {"harm": harm, "advice": advice}, None, severity=severity)
 
 
