@@ -30,7 +30,11 @@ from .verify import changed, compact, loses, narrowing, size, whole
 
 
 def repaired(call: CallState, values: dict[str, Any]) -> dict[str, Any]:
-    ways = {path[:n]: alike(path[:n], values[path[0]]) for path in call.edits for n in range(1, len(path) + 1)}
+    ways = {
+        path[:n]: alike(call.contract, path[:n], values[path[0]])
+        for path in call.edits
+        for n in range(1, len(path) + 1)
+    }
     made: dict[tuple[Any, ...], Any] = {}  # one tensor passed twice is cast once
     replaced: dict[Path, Any] = {}
     for path, edit in call.edits.items():
