@@ -1067,8 +1067,7 @@ def test_what_is_named_is_told_and_counted_by_itself(model, names, call, told):
     reset_casts()
     guarded, names = guard(model().bfloat16(), mode="lenient"), names.split()
     with pytest.warns(CastWarning) as warned:
-        for _ in range(3):
-            call(guarded, {name: torch.zeros(2, 4) for name in names})
+        [call(guarded, {name: torch.zeros(2, 4) for name in names}) for _ in range(3)]
     assert [str(one.message).split("`")[1] for one in warned] == told
     assert [record.argument for record in casts()] == told
     assert sum(record.count for record in casts()) == 3 * len(names)
