@@ -183,7 +183,7 @@ def test_a_cast_warning_names_the_line_once(caplog):
     assert (warning.message.code, warning.message.fix) == ("DG012", "(steps / 10).to(torch.float32)")
     (record,) = caplog.records
     place = f"tests/test_expressions.py:{warning.lineno}, in test_a_cast_warning_names_the_line_once"
-    assert record.getMessage() == f"{text}; called at {place}"
+    assert record.getMessage() == f"{text}; seen at {place}"
 
 
 def test_a_contract_warning_names_the_line_once():

@@ -13,7 +13,6 @@ import opcode
 import os
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -24,7 +23,7 @@ import torch
 from . import pyproject
 from .dtypes import Casting
 from .errors import DtypeGuardWarning
-from .frames import caller, installed
+from .frames import caller, installed, warn_at
 from .options import indefinite
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -365,7 +364,7 @@ class mode:  # noqa: N801  (a context manager, named like a function)
         if not torch.compiler.is_compiling() and _is_statement(sys._getframe(1)):
             first = "" if self._mode is None else f", or call set_mode({self._mode.value!r}) for the whole process"
             text = f"dtypeguard.{self!r} does nothing by itself: write `with dtypeguard.{self!r}:`, decorate a function"
-            warnings.warn(text + first, DtypeGuardWarning, stacklevel=2)
+            warn_at(sys._getframe(1), DtypeGuardWarning(text + first))
 
     def __enter__(self) -> "mode":
         if not torch.compiler.is_compiling():
