@@ -211,6 +211,12 @@ OPTIONS = {
     "guard what keeps its class": lambda: guard(Fixed()),
     "script a guarded model": lambda: torch.jit.script(guard(nn.ReLU())),
     "unguard a number": lambda: dtypeguard.unguard(3),
+    "a guarded block of None": lambda: dtypeguard.guarded(None).__enter__(),
+    "capture without a batch": lambda: dtypeguard.capture(Net(), None, "x.safetensors"),
+    "capture what is on meta": lambda: dtypeguard.capture(Net().to("meta"), f(2), "x.safetensors"),
+    "capture what does not run": lambda: dtypeguard.capture(torch.nn.functional.relu, (), "x.safetensors"),
+    "capture a class": lambda: dtypeguard.capture(Net, f(2), "x.safetensors"),
+    "a manifest with another batch": lambda: dtypeguard.manifest(Net(), None, {}),
     "GuardedModule()": lambda: dtypeguard.GuardedModule(),
 }  # fmt: skip
 CASES |= {name: ("strict", call) for name, call in OPTIONS.items()}

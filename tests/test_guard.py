@@ -1548,7 +1548,7 @@ def test_guarded_with_wrong_options_leaves_the_model_as_it_is():
         dtypeguard.guarded(model, skip_args="x"),
     ):
         pass
-    with pytest.raises(TypeError, match=r"guard takes an nn\.Module, not an int"), dtypeguard.guarded(3):
+    with pytest.raises(TypeError, match=r"guarded takes an nn\.Module, not an int"), dtypeguard.guarded(3):
         pass
     assert type(model) is before
 

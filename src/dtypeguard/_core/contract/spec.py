@@ -167,7 +167,7 @@ _MAPPINGS = frozenset((
     types.MappingProxyType, abc.Mapping, abc.MutableMapping,
 ))  # fmt: skip
 # What is no hint, though it may stand in a `Literal`, or in a generic of the user's own.
-_VALUES = int | float | complex | bytes | list | tuple | dict | set | frozenset
+_VALUES: Any = int | float | complex | bytes | list | tuple | dict | set | frozenset
 _PARAMETERS = (typing.TypeVarTuple, typing.ParamSpec, typing.ParamSpecArgs, typing.ParamSpecKwargs)
 _DEEPEST = 8  # of one generic in itself with other parameters, above which it surely grows at each step
 

@@ -407,7 +407,7 @@ def unguard(model: M, /, *, borders: bool = False) -> M:
     """
     root = root_of(model)
     if not isinstance(root, nn.Module):
-        refuse(root)
+        refuse(root, "unguard")
     for module in list(root.modules()):
         if borders or not is_border(module):
             _unguard_one(module)

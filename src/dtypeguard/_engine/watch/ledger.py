@@ -82,8 +82,8 @@ class Ledger:
                 quiet |= mode is not Mode.STRICT
         if quiet:
             return
-        site = finding.site if mode is Mode.STRICT else None  # Python prints the line of a warning
-        context = {"about": subject, "seen at": site, "fix": finding.fix}
+        line = finding.site if mode is Mode.STRICT else None  # Python prints that of a warning
+        context = {"about": subject, "seen at": line, "fix": finding.fix}
         text = render(str(finding), ((key, text) for key, text in context.items() if text))
         if mode is Mode.STRICT:
             error = AmpError(text)
