@@ -845,7 +845,9 @@ def annotated(f, hint):
 
 
 def test_a_base_casting_that_is_none():
-    with pytest.raises(ValueError, match="casting='sage' is not a casting: use one of 'safe', 'precision'"):
+    with pytest.raises(
+        ValueError, match=r"casting='sage' is not a casting \(did you mean 'safe'\?\): use one of 'safe', 'precision'"
+    ):
         set_mode("lenient", casting="sage")
 
 

@@ -24,7 +24,7 @@ from . import pyproject
 from .dtypes import Casting
 from .errors import DtypeGuardWarning
 from .frames import caller, installed, warn_at
-from .options import indefinite
+from .options import explained, indefinite
 
 F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E", bound=enum.Enum)
@@ -55,8 +55,9 @@ def choose(kind: type[E], value: Any, what: str) -> E:
     # torch < 2.11: it does not trace `__members__`; goes with that floor
     member = getattr(kind, value.upper(), None) if isinstance(value, str) else None
     if not isinstance(member, kind):
-        legal = ", ".join(repr(name.lower()) for name in kind.__members__)
-        raise ValueError(f"{what}={value!r} is not {indefinite(kind.__name__.lower())}: use one of {legal}")
+        names = [name.lower() for name in kind.__members__]
+        wrong = f"{what}={value!r} is not {indefinite(kind.__name__.lower())}{pyproject.near(value, names)}"
+        raise ValueError(f"{wrong}: use one of {', '.join(map(repr, names))}")
     return member
 
 
@@ -150,6 +151,7 @@ class _Mirror(threading.local):
 _mirror = _Mirror()
 
 
+@explained
 def set_mode(
     value: ModeName | Mode | None,
     *,
