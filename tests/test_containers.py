@@ -1027,3 +1027,47 @@ def test_the_keys_of_a_dict_are_no_part_of_what_is_told_once():
         ("batch['sample0']", 5),
         ("rows[0]['sample0']", 5),
     ]
+
+
+class Named(nn.Module):
+    """A model whose batch has names that its forward does not list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, **batch: Any) -> Tensor:
+        return sum(self.fc(value) for value in batch.values())
+
+
+class OfDict(Named):
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return super().forward(**batch)
+
+
+class Decorated(Named):
+    @functools.wraps(lambda self, a1, a2: None)
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        return sum(self.fc(value) for value in [*args, *kwargs.values()])
+
+
+# a model, the names of what it is called with, how it is called, and the arguments that are told of
+TOLD_APART = {
+    "positions behind a decorator": (Decorated, "a1 a2", lambda m, b: m(*b.values()), ["a1", "a2"]),
+    "keywords behind a decorator": (Decorated, "a1 a2", lambda m, b: m(**b), ["a1", "a2"]),
+    "**batch": (Named, "a1 a2", lambda m, b: m(**b), ["batch['a1']", "batch['a2']"]),
+    "a dict": (OfDict, "image mask", lambda m, b: m(b), ["batch['image']", "batch['mask']"]),
+    "a dict with numbered keys": (OfDict, "row1 row2 col", lambda m, b: m(b), ["batch['row1']", "batch['col']"]),
+    "a dict of files": (OfDict, "a.png b.png", lambda m, b: m(b), ["batch['a.png']"]),
+}
+
+
+@pytest.mark.parametrize(("model", "names", "call", "told"), TOLD_APART.values(), ids=TOLD_APART)
+def test_what_is_named_is_told_and_counted_by_itself(model, names, call, told):
+    reset_casts()
+    guarded, names = guard(model().bfloat16(), mode="lenient"), names.split()
+    with pytest.warns(CastWarning) as warned:
+        [call(guarded, {name: torch.zeros(2, 4) for name in names}) for _ in range(3)]
+    assert [str(one.message).split("`")[1] for one in warned] == told
+    assert [record.argument for record in casts()] == told
+    assert sum(record.count for record in casts()) == 3 * len(names)

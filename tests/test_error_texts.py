@@ -58,7 +58,7 @@ def annotated(text):
 
 DIMS = """a,b c# *a... ##b **b __ #_ *3 _3 ?3 *n+1 _n+1 ?n+1 n+ (n""".split()
 DIMS_OF_A_CALL = """?n *?n m+1 n-{k} {x.shape[9]} n//0""".split()
-HINTS = [F32, torch.int64, Float32, Float, torch.ones(2)]
+HINTS = [F32, torch.int64, Float32, Float, torch.ones(2), 3, b"n", [Tensor], (Tensor, int), {}, list[3]]
 HINTS += ["Float32[Tensor", "Float32[Tensor, 'a,b']", "list['Float32[Tensor, \"##b\"]']"]
 for dims in [*DIMS, "... *n", "... ..."]:
     CASES[f"axes: {dims}"] = ("strict", lambda dims=dims: enforce(annotated(f'Float32[Tensor, "{dims}"]')))
@@ -211,6 +211,26 @@ OPTIONS = {
     "guard what keeps its class": lambda: guard(Fixed()),
     "script a guarded model": lambda: torch.jit.script(guard(nn.ReLU())),
     "unguard a number": lambda: dtypeguard.unguard(3),
+    "guard(mod=)": lambda: guard(Net(), mod="strict"),
+    "a guarded block with mod=": lambda: dtypeguard.guarded(Net(), mod="strict").__enter__(),
+    "unguard(loud=)": lambda: dtypeguard.unguard(Net(), loud=True),
+    "enforce(mutate=)": lambda: enforce(mutate="x"),
+    "enforce(f, mutate=)": lambda: enforce(f, mutate="x"),
+    "set_mode(undr=)": lambda: dtypeguard.set_mode("strict", undr="src"),
+    "install_import_hook(casing=)": lambda: dtypeguard.install_import_hook("here", casing="safe"),
+    "watch(metric=)": lambda: dtypeguard.amp.watch(Net(), torch.optim.SGD(Net().parameters()), metric=3),
+    "capture(loss=)": lambda: dtypeguard.capture(Net(), f(2), "x.safetensors", loss=sum),
+    "mode('lenint')": lambda: dtypeguard.mode("lenint"),
+    "guard(depth='boundry')": lambda: guard(Net(), depth="boundry"),
+    "a name that is misspelt": lambda: dtypeguard.gaurd,
+    "a name that is unknown": lambda: dtypeguard.blue,
+    "audit of a batch function without a return": lambda: dtypeguard.audit(Net(), None),
+    "a guarded block of None": lambda: dtypeguard.guarded(None).__enter__(),
+    "capture without a batch": lambda: dtypeguard.capture(Net(), None, "x.safetensors"),
+    "capture what is on meta": lambda: dtypeguard.capture(Net().to("meta"), f(2), "x.safetensors"),
+    "capture what does not run": lambda: dtypeguard.capture(torch.nn.functional.relu, (), "x.safetensors"),
+    "capture a class": lambda: dtypeguard.capture(Net, f(2), "x.safetensors"),
+    "a manifest with another batch": lambda: dtypeguard.manifest(Net(), None, {}),
     "GuardedModule()": lambda: dtypeguard.GuardedModule(),
 }  # fmt: skip
 CASES |= {name: ("strict", call) for name, call in OPTIONS.items()}

@@ -78,6 +78,10 @@ good, bad, image = torch.ones(2), torch.ones(2, dtype=F64), torch.ones(2, 2, dty
 batch, steps, both, options = {"image": image, "rows": [good, bad]}, bad * 3, (good, bad), {"weight": bad}
 net, linear = Net(), guard(nn.Linear(2, 2))
 chain = nn.Sequential(nn.ReLU(), linear)
+hooked, changed = guard(nn.Linear(2, 2)), guard(nn.Linear(2, 2))
+hooked.register_forward_hook(lambda module, args, result: None)
+hooked.register_forward_pre_hook(lambda module, args: None)
+changed.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
 behind = functools.partial(mse, good)
 logged_mse = logged(mse)
 once = torch.no_grad()(mse)
@@ -114,6 +118,9 @@ TOLD = {  # a call, and what its error names; the name of the parameter where th
     "a guarded module": (lambda: linear(image + 1), "image + 1"),
     "its forward": (lambda: linear.forward(image + 1), "image + 1"),
     "a module made here": (lambda: guard(nn.Linear(2, 2))(image + 1), "image + 1"),
+    "a module with hooks": (lambda: hooked(image + 1), "image + 1"),
+    "a module with a hook, by a keyword": (lambda: hooked(input=image + 1), "image + 1"),
+    "a module whose hook changes the arguments": (lambda: changed(image + 1), None),
     "a module that torch calls": (lambda: chain(image + 1), None),
     "a check": (lambda: dtypeguard.check(batch["image"], Float32[Tensor, "n m"]), 'batch["image"]'),
     "no_grad around": (lambda: once(bad + 1), "bad + 1"),
@@ -183,7 +190,7 @@ def test_a_cast_warning_names_the_line_once(caplog):
     assert (warning.message.code, warning.message.fix) == ("DG012", "(steps / 10).to(torch.float32)")
     (record,) = caplog.records
     place = f"tests/test_expressions.py:{warning.lineno}, in test_a_cast_warning_names_the_line_once"
-    assert record.getMessage() == f"{text}; called at {place}"
+    assert record.getMessage() == f"{text}; seen at {place}"
 
 
 def test_a_contract_warning_names_the_line_once():

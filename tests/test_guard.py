@@ -1548,7 +1548,7 @@ def test_guarded_with_wrong_options_leaves_the_model_as_it_is():
         dtypeguard.guarded(model, skip_args="x"),
     ):
         pass
-    with pytest.raises(TypeError, match=r"guard takes an nn\.Module, not an int"), dtypeguard.guarded(3):
+    with pytest.raises(TypeError, match=r"guarded takes an nn\.Module, not an int"), dtypeguard.guarded(3):
         pass
     assert type(model) is before
 
@@ -1597,6 +1597,35 @@ def test_ids_are_integers(given, mode):
         model(**given)
     assert told.value.fix.endswith("['input_ids'].long()") or told.value.fix == "input_ids.long()"
     assert model(IDS).dtype is torch.float16
+
+
+class Scales(Speaks):
+    def forward(self, ids, scale):
+        return self.head(self.table(ids)) * scale
+
+
+class Tokens(Speaks):
+    def forward(self, tokens, scale):
+        return self.head(self.table(tokens.view(-1, 2))) * scale
+
+
+BESIDE = {  # a model, what else is given, the mode, and what to write
+    "named, beside what is right": (Scales, torch.float16, "strict", "given.long()"),
+    "named, beside what is wrong": (Scales, torch.float32, "strict", "given.long(); scale.to(torch.float16)"),
+    "named, with a repair": (Scales, torch.float32, "lenient", "given.long()"),
+    "named, where it is needed": (Scales, torch.float16, "lenient", "ids.long()"),
+    "of another name": (Tokens, torch.float16, "strict", "given.long()"),
+    "of another name, where it is needed": (Tokens, torch.float16, "lenient", "tokens.view(-1, 2).long()"),
+}
+
+
+@pytest.mark.parametrize("numbers", [[1.0, 2.0], [0.2, 1.5]], ids=["whole", "fractions"])
+@pytest.mark.parametrize(("make", "beside", "mode", "fix"), BESIDE.values(), ids=BESIDE)
+def test_ids_are_integers_whatever_is_given_beside_them(make, beside, mode, fix, numbers):
+    model, given, scale = guard(make().half(), mode=mode), torch.tensor(numbers), torch.ones(1, dtype=beside)
+    with pytest.raises(dtypeguard.DtypeGuardError, match="ids of an embedding are integers") as told:
+        model(given, scale)
+    assert told.value.fix == fix
 
 
 def test_positions_between_tokens_are_no_ids():

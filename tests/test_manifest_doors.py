@@ -184,6 +184,7 @@ class Frequencies(nn.Module):
         super().__init__()
         self.layer = nn.Linear(3, 3)
         self.register_buffer("freqs", torch.ones(3), persistent=False)
+        self.register_buffer("scale", torch.ones(3))
         self.table = torch.ones(3)
 
     def forward(self, x):
@@ -204,8 +205,20 @@ def apply_private(model):
 
 def assign(model):
     model.load_state_dict(
-        {"layer.weight": torch.ones(3, 3).double(), "layer.bias": torch.ones(3).double()}, assign=True
+        {
+            "layer.weight": torch.ones(3, 3).double(),
+            "layer.bias": torch.ones(3).double(),
+            "scale": torch.ones(3).double(),
+        },
+        assign=True,
     )
+
+
+OLDER = Frequencies().double().state_dict()
+
+
+def assign_what_is_older(model):
+    model.load_state_dict(OLDER, assign=True)
 
 
 def parameter(model):
@@ -220,7 +233,9 @@ def attribute(model):
     model.table = model.table.half()
 
 
-@pytest.mark.parametrize("change", [to_dtype, part, apply_private, assign, parameter, buffer, attribute])
+@pytest.mark.parametrize(
+    "change", [to_dtype, part, apply_private, assign, assign_what_is_older, parameter, buffer, attribute]
+)
 def test_an_audit_names_the_line_of_a_change(change):
     model = Frequencies()
     lock = manifest(model)

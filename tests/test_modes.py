@@ -161,6 +161,55 @@ def test_warn_speaks_again_of_another_argument_or_another_dtype_on_the_same_line
     ]
 
 
+@enforce
+def zeroes(x: Float32[Tensor, "n"]):
+    return x.zero_()
+
+
+def called_in_warn_mode():
+    with mode("warn"):
+        f(WRONG)
+
+
+def called_after_a_conversion():
+    held = dtypeguard.guard(nn.Linear(3, 3), state=dtypeguard.manifest(nn.Linear(3, 3)))
+    held.half()(RIGHT.half())
+
+
+def mode_without_block():
+    mode("strict")
+
+
+WARNS = {
+    "a repair": lambda: f(WRONG),
+    "a copy that is written to": lambda: zeroes(torch.ones(3, dtype=torch.float64)),
+    "a violation in the mode warn": called_in_warn_mode,
+    "a model that is not what its manifest says": called_after_a_conversion,
+    "a mode without its block": mode_without_block,
+    "a package that is imported already": lambda: dtypeguard.install_import_hook("typing_extensions").remove(),
+    "annotations that ask for nothing": lambda: enforce(lambda x: x),
+}
+
+
+@pytest.mark.parametrize("warn", WARNS.values(), ids=WARNS)
+def test_every_warning_is_logged_with_its_line_whatever_the_filters_do(warn, caplog):
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        warn()
+    assert said
+    reset_casts()
+    caplog.clear()
+    with warnings.catch_warnings(action="ignore"):
+        warn()
+    assert [record.name for record in caplog.records] == ["dtypeguard"] * len(said)
+    for one, logged in zip(said, caplog.messages, strict=True):
+        head, _, rest = str(one.message).partition("\n")
+        place = f"seen at{' ' * 4 if rest else ' '}tests/test_modes.py:{one.lineno}, in "
+        assert logged.startswith(head)
+        assert place in logged
+        assert logged.endswith(rest)
+
+
 def test_a_repair_speaks_once_for_each_line_and_is_counted_and_logged(caplog):
     def call(x):
         return f(x)
@@ -796,7 +845,9 @@ def annotated(f, hint):
 
 
 def test_a_base_casting_that_is_none():
-    with pytest.raises(ValueError, match="casting='sage' is not a casting: use one of 'safe', 'precision'"):
+    with pytest.raises(
+        ValueError, match=r"casting='sage' is not a casting \(did you mean 'safe'\?\): use one of 'safe', 'precision'"
+    ):
         set_mode("lenient", casting="sage")
 
 

@@ -119,7 +119,10 @@ def __getattr__(name: str) -> _Any:
     if name in _MODULES:
         return _importlib.import_module(f".{name}", __name__)
     if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from ._core.base.pyproject import near
+
+        meant = "" if name.startswith("_") else near(name, __all__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{meant}")
     found = globals()[name] = getattr(_importlib.import_module(f".{_HOME[name]}", __name__), name)
     return found
 

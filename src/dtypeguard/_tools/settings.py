@@ -175,7 +175,17 @@ def _as_argument(action: Action, value: Any) -> str:
     plain = action.type is None or _takes_list(action)
     if isinstance(value, bool) or not isinstance(value, str if plain else str | int | float):
         raise ValueError
+    if isinstance(value, str) and isinstance(_typed(action, value), int | float) and _is_number(value):
+        raise argparse.ArgumentTypeError(f"{value!r} is a string: write {value}, without quotes")
     return str(value)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _relative_path(value: Any, kind: Any, folder: Path) -> Any:

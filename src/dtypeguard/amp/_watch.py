@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from .._core.base import private
 from .._core.base.config import Mode, ModeName, as_mode, written_in
+from .._core.base.options import explained
 from .._engine.watch.events import tell
 from .._engine.watch.ledger import Ledger
 from .._engine.watch.rule import Finding, Rule, select
@@ -40,6 +41,7 @@ _STEPS = {m.__code__ for name in ("step", "_maybe_opt_step") if (m := getattr(Gr
 _DEPTH = 12  # frames between an optimizer's hook and the scaler that called it, schedulers and accelerate between them
 
 
+@explained
 def watch(
     model: nn.Module | Iterable[nn.Module],
     optimizer: Optimizer | Iterable[Optimizer],

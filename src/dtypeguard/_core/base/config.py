@@ -13,7 +13,6 @@ import opcode
 import os
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -24,8 +23,8 @@ import torch
 from . import pyproject
 from .dtypes import Casting
 from .errors import DtypeGuardWarning
-from .frames import caller, installed
-from .options import indefinite
+from .frames import caller, installed, warn_at
+from .options import explained, indefinite
 
 F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E", bound=enum.Enum)
@@ -56,8 +55,9 @@ def choose(kind: type[E], value: Any, what: str) -> E:
     # torch < 2.11: it does not trace `__members__`; goes with that floor
     member = getattr(kind, value.upper(), None) if isinstance(value, str) else None
     if not isinstance(member, kind):
-        legal = ", ".join(repr(name.lower()) for name in kind.__members__)
-        raise ValueError(f"{what}={value!r} is not {indefinite(kind.__name__.lower())}: use one of {legal}")
+        names = [name.lower() for name in kind.__members__]
+        wrong = f"{what}={value!r} is not {indefinite(kind.__name__.lower())}{pyproject.near(value, names)}"
+        raise ValueError(f"{wrong}: use one of {', '.join(map(repr, names))}")
     return member
 
 
@@ -151,6 +151,7 @@ class _Mirror(threading.local):
 _mirror = _Mirror()
 
 
+@explained
 def set_mode(
     value: ModeName | Mode | None,
     *,
@@ -365,7 +366,7 @@ class mode:  # noqa: N801  (a context manager, named like a function)
         if not torch.compiler.is_compiling() and _is_statement(sys._getframe(1)):
             first = "" if self._mode is None else f", or call set_mode({self._mode.value!r}) for the whole process"
             text = f"dtypeguard.{self!r} does nothing by itself: write `with dtypeguard.{self!r}:`, decorate a function"
-            warnings.warn(text + first, DtypeGuardWarning, stacklevel=2)
+            warn_at(sys._getframe(1), DtypeGuardWarning(text + first))
 
     def __enter__(self) -> "mode":
         if not torch.compiler.is_compiling():

@@ -16,6 +16,7 @@ import jaxtyping
 import torch
 
 from .errors import DtypeGuardError, DtypeGuardWarning
+from .log import log_too
 from .quiet import hears
 
 known_files: dict[str, bool] = {}  # whether they are dtypeguard's, torch's or jaxtyping's
@@ -120,15 +121,23 @@ def is_own(file: str) -> bool:
 
 
 def warn_at(frame: FrameType | None, warning: Warning) -> None:
-    """Warn at the user's own line."""
+    """Warn at the user's own line, and log the warning with it."""
     if hears(warning):
         return
+    _log(warning, place(frame))
     if frame is None:
         warnings.warn(warning, stacklevel=2)
     else:
         # What filters of warnings look at; for None, of code that `exec` runs in a dict, Python would say nothing.
         module = frame.f_globals.get("__name__") or frame.f_code.co_filename
         warnings.warn_explicit(warning, type(warning), frame.f_code.co_filename, frame.f_lineno, module)
+
+
+def _log(warning: Warning, at: str | None) -> None:
+    """Log a warning, with the line at which Python shows it."""
+    head, newline, rows = str(warning).partition("\n")
+    where = "" if at is None else f"\n  {'seen at':<10} {at}" if newline else f"; seen at {at}"
+    log_too(f"{head}{where}{newline}{rows}")
 
 
 def source_lines(code: CodeType, lasti: int) -> list[str]:
@@ -159,6 +168,7 @@ def same_line(frame: FrameType | None) -> tuple[Any, ...] | None:
 def warn_of(fn: Any, warning: Warning) -> None:
     """A warning at the line where a function is written; once for each line, as Python's own are."""
     code, module = fn.__code__, fn.__globals__
+    _log(warning, f"{shown(code.co_filename)}:{code.co_firstlineno}, in {code.co_name}")
     seen = module.setdefault("__warningregistry__", {})
     warnings.warn_explicit(warning, type(warning), code.co_filename, code.co_firstlineno, module.get("__name__"), seen)
 

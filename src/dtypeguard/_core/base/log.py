@@ -5,7 +5,7 @@ import logging
 logger = logging.getLogger("dtypeguard")
 
 
-def log_too(text: str, *facts: object) -> None:
+def log_too(text: str) -> None:
     """Log what is a warning, too, for those who have set logging up: without handlers Python prints both."""
     if logger.hasHandlers():
-        logger.warning(text, *facts)
+        logger.warning("%s", text)

@@ -4,18 +4,21 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 
 from .dtypes import dtype_of, name_of
+from .frames import hide_frames
+from .pyproject import near
 
-P = ParamSpec("P")
-T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def explained(function: Callable[P, T]) -> Callable[P, T]:
-    """A tool that tells what is wrong with the arguments of its call: which option is misspelt, and what there is.
+def explained(function: F) -> F:
+    """A function that tells what is wrong with the arguments of its call: which option is misspelt, and what there is.
+
+    To the function, the user's frame is one further up.
 
     Raises:
         TypeError: as Python does.
@@ -23,15 +26,19 @@ def explained(function: Callable[P, T]) -> Callable[P, T]:
     signature = inspect.signature(function)
 
     @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+    def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         try:
             signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{function.__name__}: {_wrong(signature, args, kwargs) or error}") from None
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except BaseException:
+            hide_frames()
+            raise
 
-    return call
+    return cast(F, call)
 
 
 def _wrong(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -57,8 +64,10 @@ def indefinite(noun: str) -> str:
 def misspelt(name: str, options: Iterable[str]) -> str:
     """What to say of an option that does not exist."""
     known = list(options)
-    near = difflib.get_close_matches(name, known, 1)
-    meant = f"did you mean {near[0]}=? " if near else ""
+    if not known:
+        return f"there is no option {name}=, and no other"
+    found = difflib.get_close_matches(name, known, 1)
+    meant = f"did you mean {found[0]}=? " if found else ""
     return f"there is no option {name}=: {meant}The options are {', '.join(known)}".replace(": The", ". The")
 
 
@@ -92,7 +101,7 @@ def one_of(option: str, value: Any, legal: Iterable[str]) -> str:
     """
     legal = tuple(legal)
     if not isinstance(value, str) or value.lower() not in legal:
-        raise ValueError(f"{option}={value!r} is none of {', '.join(map(repr, legal))}")
+        raise ValueError(f"{option}={value!r} is none of {', '.join(map(repr, legal))}{near(value, legal)}")
     return value.lower()
 
 

@@ -91,7 +91,7 @@ def near(word: Any, legal: Iterable[str]) -> str:
     """Which of the legal words was meant, in parentheses; nothing if there is none like it."""
     import difflib
 
-    words = {one.lower(): one for one in legal}
+    words = {one.lower().replace("_", "-"): one for one in legal}
     found = difflib.get_close_matches(str(word).lower().replace("_", "-"), words, 1, 0.7)
     return f" (did you mean {words[found[0]]!r}?)" if found else ""
 

@@ -62,7 +62,7 @@ def error_for(
     # The caller knows the argument, not the module inside that refuses it.
     if found is not None and found.paths and kind is DtypeError:
         more["needed by"] = f"{module_path(call)} ({type(call.values[0]).__name__}) at {place(caller())}"
-        call, frame = refusal(found), found.frame
+        call, frame = refusal(found, violations), found.frame
         contract, violations, axes = call.contract, call.violations, {}
     others = call if found is None else found.call
     if others.sides:

@@ -12,6 +12,7 @@ import functools
 import inspect
 import itertools
 import linecache
+import operator
 import sys
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -25,7 +26,9 @@ from .state import CallState
 
 _LONGEST = 60
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-_MODULE_CALL = {nn.Module._wrapped_call_impl.__code__, nn.Module._call_impl.__code__}
+_CALL, _CALL_IMPL = nn.Module._wrapped_call_impl.__code__, nn.Module._call_impl.__code__
+_HOOKED = {inside for inside in _CALL_IMPL.co_consts if isinstance(inside, CodeType)}  # where a module has hooks
+_MODULE_CALL = {_CALL, _CALL_IMPL, *_HOOKED}
 _PLACES = (ast.Name, ast.Attribute, ast.Subscript)
 _OPERANDS = (*_PLACES, ast.Call, ast.List, ast.Tuple, ast.Dict, ast.ListComp, ast.DictComp)  # need no parentheses
 _SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -69,14 +72,24 @@ class Arguments:
 
 def _frames(frame: FrameType) -> tuple[FrameType | None, list[CodeType] | None]:
     """The user's frame, and what runs between it and the check; None for the second if that may change arguments."""
-    user, between = caller(frame), []
+    user, between, hooked = caller(frame), [], None
     found: FrameType | None = frame
     while found is not None and found is not user:
-        code, found = found.f_code, found.f_back
+        code = found.f_code
+        hooked = found if code in _HOOKED else hooked
+        if code is _CALL and hooked is not None and not _passes_on(found, hooked):
+            return user, None
+        found = found.f_back
         if not (is_own(code.co_filename) or code in _MODULE_CALL or code.co_name == "decorate_context"):
             return user, None
         between.append(code)
     return user, between
+
+
+def _passes_on(outer: FrameType, inner: FrameType) -> bool:
+    """Whether the hooks of a module left the arguments of its call as they are."""
+    before, after = ((*names["args"], *names["kwargs"].values()) for names in (outer.f_locals, inner.f_locals))
+    return len(before) == len(after) and all(map(operator.is_, before, after))
 
 
 def _call_node(frame: FrameType) -> tuple[str, ast.expr | None]:

@@ -10,25 +10,29 @@ from ..contract.model import Contract, Path, argument_of
 from .values import has_fraction, readable
 
 _LABELS = frozenset(["label", "labels", "target", "targets"])
+_TOKENS = frozenset(["input", "token", "type"])  # before `ids`: of these no number lies between two
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 def is_ids(path: Path, value: Tensor, module: Any) -> bool:
     """Whether a value goes into an embedding: such are integers.
 
-    PyTorch's own modules say where. In other models it is a name, as `input_ids` or `batch['token_type_ids']`;
-    positions between two tokens have fractions, and go elsewhere.
+    PyTorch's own modules say where. In other models it is a name, as `ids`, `input_ids` or `batch['token_type_ids']`;
+    other ids (`position_ids`, `img_ids`) may have fractions, and go elsewhere then.
     """
     while isinstance(module, nn.Sequential) and len(module) and path == ("input",):
         module = module[0]
     if isinstance(module, _EMBEDDINGS):
         return path in (("input",), ("offsets",))
-    return _last(path) == "ids" and bool(_rows(module)) and not (_is_readable(value) and has_fraction(value.detach()))
+    *before, last = _words(path)
+    if last != "ids" or not _rows(module):
+        return False
+    return _TOKENS.issuperset(before[-1:]) or not (_is_readable(value) and has_fraction(value.detach()))
 
 
 def keeps_digits(path: Path, dtype: Any) -> bool:
     """Whether a value is what a loss compares with, by its name, and would have few digits in a dtype."""
-    return dtype in HALF and _last(path) in _LABELS
+    return dtype in HALF and _words(path)[-1] in _LABELS
 
 
 def instead(path: Path, value: Tensor, dtype: torch.dtype | None, module: Any) -> tuple[str, ...]:
@@ -71,7 +75,7 @@ def is_mask(contract: Contract, path: Path, dtype: Any, anchor: Any, values: tup
     return not any(param.name == "need_weights" and value for param, value in zip(contract.params, values, strict=True))
 
 
-def _last(path: Path) -> str:
-    """The last word of the last name on a path."""
+def _words(path: Path) -> list[str]:
+    """The words of the last name on a path."""
     names = [argument_of(path), *(step[1] for step in path[1:] if not isinstance(step, str))]
-    return next(name for name in reversed(names) if isinstance(name, str)).rpartition("_")[2]
+    return next(name for name in reversed(names) if isinstance(name, str)).split("_")

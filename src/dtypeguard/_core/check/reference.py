@@ -408,11 +408,11 @@ def _check_guarded(value: Any, path: Path, call: CallState) -> None:
             and not _autocast_casts(value, anchor.dtype, anchor.dtype, call)
             and not is_mask(call.contract, path, value.dtype, anchor.dtype, call.values)
         ):
-            if is_ids(path, value, call.values[0]):
+            if _is_side(call):
+                call.sides.append((path, value))
+            elif is_ids(path, value, call.values[0]):
                 reason = "ids of an embedding are integers"
                 report(call, path, DtypeError, value, value.dtype, torch.int64, reason, "", fix=("", ".long()"))
-            elif _is_side(call):
-                call.sides.append((path, value))
             else:
                 report_dtype(call, path, value, anchor.dtype, "", anchor)
                 if call.contract.guarded and (fix := instead(path, value, anchor.dtype, call.values[0])):

@@ -4,6 +4,7 @@ Only what repairs or explains looks here, so it may look along the stack: the fr
 holds its contract and the arguments of the call.
 """
 
+import dataclasses
 import sys
 import threading
 import weakref
@@ -16,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..base.dtypes import FLOATING
-from ..base.errors import summary
+from ..base.errors import Violation, summary
 from ..contract.anchor import anchor_of
 from ..contract.model import Path, written
 from .reference import collect
@@ -133,11 +134,17 @@ def embedded(error: BaseException, root: Any) -> str | None:
     return next((name for name, value in arguments.items() if isinstance(value, Tensor) and _is_same(value, ids)), None)
 
 
-def refusal(found: Need) -> CallState:
-    """The outer call, with the side inputs that were refused as its violations."""
+def refusal(found: Need, violations: list[Violation]) -> CallState:
+    """The outer call, with the side inputs that were refused as its violations, as the module inside gave them."""
     outer, anchor = found.call, found.call.anchor
     for path, side in outer.sides:
-        if anchor is not None and path in found.paths:
+        if anchor is None or path not in found.paths:
+            continue
+        wanted = [one for one in violations if isinstance(one.expected, torch.dtype) and _is_same(side, one.value)]
+        own = next((one for one in wanted if one.expected is not anchor.dtype), None)
+        if own is not None:  # the integers of an embedding
+            outer.violations.append(dataclasses.replace(own, argument=written(path), value=side, path=path))
+        else:
             report_dtype(outer, path, side, anchor.dtype, "", anchor)
     outer.sides = [(path, side) for path, side in outer.sides if path not in found.paths]
     return outer

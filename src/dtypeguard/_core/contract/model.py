@@ -1,6 +1,7 @@
 """What is known about a function before a call, and the paths that name its arguments."""
 
 import inspect
+import re
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -130,15 +131,28 @@ def argument_of(path: Path) -> str:
     return name.label(path[1][1]) if isinstance(name, Rest) and len(path) > 1 else str(name)
 
 
-def alike(path: Path, value: Any) -> Path:
-    """The path that all items of a list or a dict share, below an argument of this value: one kind of repair.
+# A key of a dict that names its item, and a number that counts items of that name: `mask`, `image2`.
+_WORD = re.compile(r"([^\W\d]+)\d*")
 
-    However long the list is, and whatever the keys are.
+
+def alike(contract: Contract, path: Path, value: Any) -> Path:
+    """The path that one kind of repair has, below an argument of this value: what is named is told apart, but no items.
+
+    However long a list is, and however many keys there are: all items of a list share one path, and those of a dict
+    whose keys are no words, or differ in a number at the end. What a call passes by name is an argument of its own.
     """
     steps = [path[0]]
+    named = any(param.name == path[0] and param.kind is inspect.Parameter.VAR_KEYWORD for param in contract.params)
     for kind, key in path[1:]:
-        several = kind == "member" or (kind == "item" and isinstance(value, (list, deque, Mapping)))
-        steps.append((kind, ... if several else key))
+        listed, mapped = isinstance(value, (list, deque)), isinstance(value, Mapping)
+        shared = key
+        if kind == "member" or (kind == "item" and listed):
+            shared = ...
+        elif kind == "item" and mapped and not named:
+            word = _WORD.fullmatch(key) if isinstance(key, str) else None
+            shared = word[1] if word else ...
+        steps.append((kind, shared))
+        named = False
         try:
             value = value[key] if kind == "item" else getattr(value, key)
         except (LookupError, TypeError, AttributeError):  # of a set, or of a pytree that only torch looks into

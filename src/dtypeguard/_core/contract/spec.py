@@ -166,6 +166,8 @@ _MAPPINGS = frozenset((
     dict, collections.OrderedDict, collections.defaultdict, collections.ChainMap, collections.UserDict,
     types.MappingProxyType, abc.Mapping, abc.MutableMapping,
 ))  # fmt: skip
+# What is no hint, though it may stand in a `Literal`, or in a generic of the user's own.
+_VALUES: Any = int | float | complex | bytes | list | tuple | dict | set | frozenset
 _PARAMETERS = (typing.TypeVarTuple, typing.ParamSpec, typing.ParamSpecArgs, typing.ParamSpecKwargs)
 _DEEPEST = 8  # of one generic in itself with other parameters, above which it surely grows at each step
 
@@ -199,7 +201,7 @@ def spec_of(hint: Any, local: Names | None = None, _open: _Open | None = None) -
         return _tensor_spec(hint, None, "...", hint.__name__)
     if type(hint) is type(torch.LongTensor):  # the classes of torch.Tensor.type(): a dtype, on any device
         return _tensor_spec(torch.Tensor, (str(hint.dtype).rsplit(".", 1)[-1],), "...", hint.__name__)
-    if isinstance(hint, torch.dtype | Tensor) or (isinstance(hint, type) and issubclass(hint, AbstractDtype)):
+    if isinstance(hint, torch.dtype | Tensor | _VALUES) or (isinstance(hint, type) and issubclass(hint, AbstractDtype)):
         raise AnnotationError(_no_annotation(hint))
     meant = _meaning(hint)
     if meant is not hint:
@@ -212,9 +214,14 @@ def spec_of(hint: Any, local: Names | None = None, _open: _Open | None = None) -
 
 
 def _no_annotation(hint: Any) -> str:
-    """The message for a family without brackets, and for a dtype or a tensor in place of a hint."""
+    """The message for a family without brackets, and for a dtype, a tensor or another value in place of a hint."""
     if isinstance(hint, Tensor):
         return "a tensor is no annotation; the value comes first, the annotation second"
+    if isinstance(hint, _VALUES):
+        items = ", ".join(map(show, hint)) if isinstance(hint, list | tuple | set) else "..."
+        plain = not items or isinstance(hint, bytes) or not isinstance(hint, abc.Collection)
+        meant = 'Float32[Tensor, "..."]' if plain else f"{type(hint).__name__}[{items}]"
+        return f"`{show(hint)}` is no annotation: write {meant}"
     name = family = hint.__name__ if isinstance(hint, type) else str(hint)
     if isinstance(hint, torch.dtype):
         family = name.removeprefix("torch.").replace("bfloat", "BFloat").replace("uint", "UInt")
@@ -313,7 +320,8 @@ def _container_spec(hint: Any, local: Names, _open: _Open) -> Spec | None:
     if spec is not None:
         return spec
     args = [part for arg in get_args(hint) for part in (arg if isinstance(arg, list | tuple) else [arg])]
-    holds = any(_is_ours(spec_of(arg, local, _open)) for arg in args if arg is not Ellipsis)
+    hints = (arg for arg in args if arg is not Ellipsis and not isinstance(arg, _VALUES))
+    holds = any(_is_ours(spec_of(arg, local, _open)) for arg in hints)
     if not holds or (origin is type and not is_array_hint(hint)):  # beartype knows what a type[Tensor] is
         return OtherSpec(text, hint)
     if getattr(cls, "_is_protocol", False) and not getattr(cls, "_is_runtime_protocol", False):

@@ -17,7 +17,7 @@ from ..base import private
 from ..base.config import Autocast, AutocastName, CastingName, ModeName, Verify, VerifyName, read, written_in
 from ..base.errors import AnnotationError, DtypeGuardWarning
 from ..base.frames import caller, hide_frames, internal, warn_at, warn_of
-from ..base.options import argument_names
+from ..base.options import argument_names, explained
 from ..check.scope import asks
 from ..contract.hints import annotations_of, by_name, hints_of_class, is_array_hint, show
 from ..contract.model import Contract, Param
@@ -58,6 +58,7 @@ def enforce(
     verify: VerifyName = "first",
     returns: bool = True,
 ) -> Callable[[T], T]: ...
+@explained
 def enforce(
     fn_or_class: Any = None,
     /,
@@ -130,7 +131,7 @@ def enforce(
     if fn_or_class is None:
         return decorate
     try:
-        return _decorate_and_warn(fn_or_class, options, sys._getframe(1))
+        return _decorate_and_warn(fn_or_class, options, sys._getframe(2))
     except BaseException:
         hide_frames()
         raise

@@ -20,6 +20,7 @@ from ..base.dtypes import FloatName
 from ..base.errors import DtypeGuardWarning
 from ..base.frames import caller, warn_at
 from ..base.modules import root_of
+from ..base.options import explained
 from ..contract.anchor import slots
 from ..contract.hints import annotations_of
 from ..contract.model import Contract
@@ -135,6 +136,7 @@ def _rebuild(base: Any, key: Key, *recipe: Any) -> Any:
     return model
 
 
+@explained
 def guard(
     model: M,
     /,
@@ -387,6 +389,7 @@ def _constructors(base: Any) -> dict[str, Any]:
     return made
 
 
+@explained
 def unguard(model: M, /, *, borders: bool = False) -> M:
     """Remove the guard from a model and all its submodules. Returns the same model.
 
@@ -407,7 +410,7 @@ def unguard(model: M, /, *, borders: bool = False) -> M:
     """
     root = root_of(model)
     if not isinstance(root, nn.Module):
-        refuse(root)
+        refuse(root, "unguard")
     for module in list(root.modules()):
         if borders or not is_border(module):
             _unguard_one(module)

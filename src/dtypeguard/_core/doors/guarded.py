@@ -38,7 +38,7 @@ def guarded(model: M, /, **options: Unpack[GuardOptions]) -> Iterator[M]:
     >>> dtypeguard.is_guarded(layer)
     False
     """
-    refuse(root_of(model))
+    refuse(root_of(model), "guarded")
     before = guards_of(root_of(model))
     guard(model, **options)
     try:

@@ -22,7 +22,7 @@ from ..base import config as _config
 from ..base.config import CastingName, ModeName, read, written_in
 from ..base.errors import DtypeGuardWarning
 from ..base.frames import caller, warn_at, warn_of
-from ..base.options import several
+from ..base.options import explained, several
 from ..wrap.build import signed
 from .enforce import DEFAULTS, UNCHECKED, decorate, names_around
 
@@ -35,6 +35,7 @@ _APART = ("dtypeguard._core.doors.enforce", "jaxtyping", "beartype", "typeguard"
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
+@explained
 def install_import_hook(
     packages: str | Iterable[str], /, *, mode: ModeName | None = None, casting: CastingName | None = None
 ) -> "ImportHook":

@@ -16,7 +16,6 @@ from ..base.config import Verify
 from ..base.dtypes import BY_NAME
 from ..base.errors import CastError, CastWarning, DtypeGuardError, InplaceOnCastWarning, Violation, fix_of, plain
 from ..base.frames import caller, place, same_line
-from ..base.log import log_too
 from ..check.arrays import from_numpy
 from ..check.explain import error_for, module_path
 from ..check.expressions import Arguments
@@ -30,7 +29,11 @@ from .verify import changed, compact, loses, narrowing, size, whole
 
 
 def repaired(call: CallState, values: dict[str, Any]) -> dict[str, Any]:
-    ways = {path[:n]: alike(path[:n], values[path[0]]) for path in call.edits for n in range(1, len(path) + 1)}
+    ways = {
+        path[:n]: alike(call.contract, path[:n], values[path[0]])
+        for path in call.edits
+        for n in range(1, len(path) + 1)
+    }
     made: dict[tuple[Any, ...], Any] = {}  # one tensor passed twice is cast once
     replaced: dict[Path, Any] = {}
     for path, edit in call.edits.items():
@@ -153,7 +156,6 @@ def _announce(
     passed = "" if expression is None else f"; passed as `{expression.text}`"
     warning = CastWarning(f"{record.function}: {subject} was {' and '.join(what)}{where}{passed}")
     warning.fix = fix_of(violations)
-    log_too("%s; called at %s", warning, record.site)  # Python prints the line of a warning, not that of a record
     warn_once(key, warning, frame)
 
 

@@ -126,7 +126,8 @@ def apart() -> Iterator[None]:
 def casts() -> Casts:
     """All repairs so far: one record for each function, argument, pair of dtypes and devices, and line that called.
 
-    The items of a list or a dict share one record, which has the name of the first that was repaired.
+    The items of a list share one record, which has the name of the first that was repaired. So do items of a dict whose
+    keys differ only in a number at the end (`image1`, `image2`), or are no words; what other keys name has its own.
 
     Returns:
         A list of `CastRecord`. `print` shows one line for each, and a notebook a table.

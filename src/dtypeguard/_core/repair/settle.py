@@ -86,7 +86,7 @@ def _settle(call: CallState, mode: Mode, values: dict[str, Any]) -> dict[str, An
             error = error_for(call, call.violations, DtypeGuardError, placed=False)  # Python prints a warning's line
             warning = ContractWarning(*error.args)
             warning.code, warning.fix = error.code, error.fix
-            kinds = ((alike(v.path, values[v.path[0]]), v) for v in call.violations)
+            kinds = ((alike(call.contract, v.path, values[v.path[0]]), v) for v in call.violations)
             facts = frozenset((kind, str(v.actual), str(v.expected)) for kind, v in kinds)
             found = need(call, [violation.value for violation in call.violations])
             frame = caller() if found is None else caller(found.frame)

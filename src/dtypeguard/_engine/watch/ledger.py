@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..._core.base.config import Mode, current_mode
-from ..._core.base.errors import AmpError, AmpWarning, render, with_docs
+from ..._core.base.errors import AmpError, AmpWarning, render
 from ..._core.base.frames import place, user, warn_at
-from ..._core.base.log import log_too
 from .rule import Finding, Rule, Severity
 from .sites import Site, site_of
 
@@ -83,7 +82,8 @@ class Ledger:
                 quiet |= mode is not Mode.STRICT
         if quiet:
             return
-        context = {"about": subject, "seen at": finding.site or "", "fix": finding.fix}
+        line = finding.site if mode is Mode.STRICT else None  # Python prints that of a warning
+        context = {"about": subject, "seen at": line, "fix": finding.fix}
         text = render(str(finding), ((key, text) for key, text in context.items() if text))
         if mode is Mode.STRICT:
             error = AmpError(text)
@@ -93,8 +93,6 @@ class Ledger:
             error.actual, error.expected = finding.from_dtype, finding.to_dtype
             error.violations = (finding.message,)
             raise error
-        log_too("%s", with_docs(text, rule.id))
-        del context["seen at"]  # Python prints the line of a warning
-        warning = AmpWarning(render(str(finding), ((key, text) for key, text in context.items() if text)))
+        warning = AmpWarning(text)
         warning.code, warning.fix = rule.id, finding.fix
         warn_at(frame, warning)

@@ -75,17 +75,17 @@ def _report_conversion(
 
 def _since(
     audit: Recorder, path: str, name: str, site: Site, module: nn.Module, own: str, tensor: Tensor,
-    cause: Cause | None = None,
+    cause: Cause | None = None, before: tuple[Node, ...] = (),
 ) -> None:  # fmt: skip
-    """A parameter has its dtype since this line."""
-    node = Node(f"Module.{name}", site, tensor.dtype)
+    """A parameter or a buffer has its dtype since this line; `before` are the lines that its tensor had by itself."""
+    node = Node(f"Module.{name}", site, tensor.dtype, before)
     node = Node(path, site, tensor.dtype, (node,), cause=cause, named=True)
     audit.lineage.hold(module, own, tensor, node)
 
 
 @around(nn.Module, "register_parameter")
 def _parameter_replaced(audit: Recorder, original: Callable[..., Any], self: nn.Module, name: str, param: Any) -> Any:
-    """`module.weight = nn.Parameter(...)`, and what `load_state_dict(assign=True)` makes of it."""
+    """`module.weight = nn.Parameter(...)`, and what `load_state_dict(assign=True)` makes of a parameter."""
     before = (vars(self).get("_parameters") or {}).get(name)
     result = original(self, name, param)
     if isinstance(before, Tensor) and isinstance(param, Tensor) and before.dtype is not param.dtype:
@@ -116,11 +116,28 @@ def _at_loading(
     assign = kwargs.get("assign", args[1] if len(args) > 1 else False)
     if audit.on["loading"] and not audit.local.loading and not assign and isinstance(state_dict, Mapping):
         audit.guarded(_compare_state, audit, self, state_dict, audit.user())
+    before = audit.guarded(_floating, self) if assign else None
     audit.local.loading += 1
     try:
-        return original(self, state_dict, *args, **kwargs)
+        result = original(self, state_dict, *args, **kwargs)
     finally:
         audit.local.loading -= 1
+    if before is not None:
+        audit.guarded(_buffers_replaced, audit, self, before, audit.user())
+    return result
+
+
+def _buffers_replaced(
+    audit: Recorder, model: nn.Module, before: dict[tuple[str, str], torch.dtype], site: Site
+) -> None:
+    """What `load_state_dict(assign=True)` makes of buffers: the tensors of the state, as they are."""
+    path = audit.path_of(model)
+    for inside, module, kind, own, tensor in tensors_below(model):
+        if kind == "buffer" and before.get((inside, own), tensor.dtype) is not tensor.dtype:
+            full = f"buffer {path}.{inside}.{own}" if inside else f"buffer {path}.{own}"
+            node = audit.lineage.get(tensor)
+            known = () if node is None else (node,)
+            _since(audit, full, "load_state_dict", site, module, own, tensor, before=known)
 
 
 def _compare_state(audit: Recorder, model: nn.Module, state: Mapping[str, Any], site: Site) -> None:

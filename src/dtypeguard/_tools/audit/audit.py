@@ -202,6 +202,11 @@ def audit(*args: Any, **kwargs: Any) -> Any:
     recorder = _recorder(**options)
     if "batch" in kwargs and len(args) == 1:
         args = (*args, kwargs.pop("batch"))
+    if len(args) == 2 and args[1] is None:
+        raise TypeError(
+            "audit: the batch is None: does the function that makes it lack its `return`? To audit a block, leave None "
+            "out: `with audit(model):`"
+        )
     if len(args) == 2 and isinstance(args[0], nn.Module) and _is_batch(args[1]) and not kwargs:
         return _call(args[0], *call_of(args[1]), recorder, args[:1])
     names = "model", "optimizer", "scaler"

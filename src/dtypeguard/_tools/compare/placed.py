@@ -1,7 +1,6 @@
 """Formats that a search has found for a model's layers: to apply, and to hand to the tools that make them real."""
 
 import dataclasses
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -9,7 +8,8 @@ from typing import Any, ClassVar, TypeVar
 
 from torch import nn
 
-from ..._core.base.errors import CompareError
+from ..._core.base.errors import CompareError, DtypeGuardWarning
+from ..._core.base.frames import caller, warn_at
 from ..._core.base.modules import root_of
 from ..._show.result import Drawn
 from ..._show.svg import Chart
@@ -144,7 +144,7 @@ class Placed(Drawn):
         linear = {name: title for name, title in self.formats.items() if name not in self.others}
         if self.others:
             told = ", ".join(f"{name} ({kind})" for name, kind in self.others.items())
-            warnings.warn(f"to_recipe({tool!r}) leaves out what is no nn.Linear: {told}", stacklevel=2)
+            warn_at(caller(), DtypeGuardWarning(f"to_recipe({tool!r}) leaves out what is no nn.Linear: {told}"))
         return recipe(tool, linear, (*self.names, *self.others))
 
     def told(self, wide: str, modules: Iterable[str]) -> Iterator[str]:

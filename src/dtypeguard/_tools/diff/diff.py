@@ -140,7 +140,10 @@ def capture(model: Any, /, batch: Any, path: str | os.PathLike[str]) -> None:
     'same'
     """
     with torch.inference_mode(False), task("capture"):
-        save(recorded(Side("model", _program("model", model), batch_of(batch, "diff: `batch`"), Draws())), path)
+        side = Side(
+            "model", _program("model", model, "capture"), batch_of(batch, "capture: `batch`"), Draws(), tool="capture"
+        )
+        save(recorded(side), path)
 
 
 def _side(name: str, value: Any, batch: Batch, draws: Draws, loss: Loss | None) -> Side | Recorded:
@@ -206,8 +209,9 @@ def _loss(loss: Any) -> Loss | None:
     return None if loss is None else checked
 
 
-def _program(name: str, value: Any) -> Any:
+def _program(name: str, value: Any, tool: str = "diff") -> Any:
     if isinstance(value, type) or not callable(value):
         kind = f"the class {value.__name__}" if isinstance(value, type) else indefinite(type(value).__name__)
-        raise TypeError(f"diff: {name} is {kind}: pass a model, a function, or the path of a capture")
+        other = ", or the path of a capture" * (tool == "diff")
+        raise TypeError(f"{tool}: {name} is {kind}: pass a model or a function{other}")
     return value

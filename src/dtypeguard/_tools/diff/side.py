@@ -36,6 +36,7 @@ class Side:
         draws: the random numbers that all runs of both programs share.
         loss: of the output and the batch.
         runs: how often it ran.
+        tool: what the user called.
         compiled: compiles a copy as the model is compiled; None where it is not.
         model: the model, without what wraps it; None for a function.
     """
@@ -46,6 +47,7 @@ class Side:
     draws: Draws
     loss: Loss | None = None
     runs: int = 0
+    tool: str = "diff"
     compiled: Callable[[nn.Module], nn.Module] | None = field(init=False)
     model: nn.Module | None = field(init=False)
 
@@ -57,7 +59,7 @@ class Side:
         self.device: torch.device = next((t.device for t in held), torch.device("cpu"))
         if self.device.type == "meta":
             raise CompareError(
-                f"diff: {self.name}, this {self.title}, is on meta, and has no values: pass it with its weights"
+                f"{self.tool}: {self.name}, this {self.title}, is on meta, and has no values: pass it with its weights"
             )
         self._numbers = Numbers.taken(self.device)
         self._mark = self._numbers.mark()
@@ -143,7 +145,8 @@ class Side:
                 if wide is not None:
                     raise
                 raise CompareError(
-                    f"diff: {self.name}, this {self.title}, does not run on the batch: {type(error).__name__}: {error}"
+                    f"{self.tool}: {self.name}, this {self.title}, does not run on the batch: "
+                    f"{type(error).__name__}: {error}"
                     + (read_as(self.batch.given) if isinstance(error, TypeError) else self._other_dtype())
                 ) from error
         if ROOT not in tape.passages:

@@ -94,8 +94,12 @@ def dryrun(
 
 
 @unrecorded
-def computes_in(model: nn.Module, batch: Any) -> dict[str, tuple[torch.dtype, ...]]:
+def computes_in(model: nn.Module, batch: Any, tool: str) -> dict[str, tuple[torch.dtype, ...]]:
     """By the path of each module, the floating dtypes in which it computes, with parameters and batch as they are.
+
+    Args:
+        model, batch: as for `dryrun`.
+        tool: what the user called.
 
     Raises:
         Exceptions of the model; and RuntimeError where a value decides that is not computed.
@@ -105,7 +109,7 @@ def computes_in(model: nn.Module, batch: Any) -> dict[str, tuple[torch.dtype, ..
     region = torch.get_autocast_dtype(place.type) if torch.is_autocast_enabled(place.type) else None
     with unheard(), apart(), aside():
         cell = DryrunCell(None, None, region)
-        error = Runner(original, _inputs(root, batch), place).fill(cell)
+        error = Runner(original, _inputs(root, batch, tool), place).fill(cell)
         if error is not None:
             raise error
         if cell.status != "runs":
@@ -113,7 +117,7 @@ def computes_in(model: nn.Module, batch: Any) -> dict[str, tuple[torch.dtype, ..
     return dict(cell.modules)
 
 
-def _inputs(root: nn.Module, batch: Any) -> Inputs:
+def _inputs(root: nn.Module, batch: Any, tool: str = "dryrun") -> Inputs:
     """The batch; where there is none, one that is drawn from annotations."""
     name, signature = type(root).__name__, inspect.signature(root.forward)
     if batch is None and signature.parameters:
@@ -123,7 +127,7 @@ def _inputs(root: nn.Module, batch: Any) -> Inputs:
         signature.bind(*args, **kwargs)
     except TypeError as error:
         told = f"{name}.forward{signature} does not take this batch: {error}{read_as(batch)}"
-        raise TypeError(f"dryrun: {told}") from None
+        raise TypeError(f"{tool}: {told}") from None
     return Inputs(signature, args, kwargs)
 
 

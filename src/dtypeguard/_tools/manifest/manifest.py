@@ -254,7 +254,9 @@ def _computes(model: Any, batch: Any) -> dict[str, Held]:
     """The dtypes in which modules compute, by their paths."""
     from ..dryrun.dryrun import computes_in  # with all of the audit
 
-    found = ((path.partition(".")[2] or "(root)", dtypes) for path, dtypes in computes_in(model, batch).items())
+    found = (
+        (path.partition(".")[2] or "(root)", dtypes) for path, dtypes in computes_in(model, batch, "manifest").items()
+    )
     return {quoted(path): Held(" and ".join(sorted(map(name_of, dtypes)))) for path, dtypes in found if dtypes}
 
 
