@@ -418,6 +418,10 @@ def test_the_first_layers_have_been_run(low):
     run = {layer.name: layer.saves for layer in result.layers if layer.measured}
     assert run == {name: real[name] for name in run}
     assert 1 <= len(run) <= 3
+    assert {layer.name for layer in result.layers if layer.saves is not None} == {*real}
+    ranks = [abs(layer.share) if layer.saves is None else layer.saves for layer in result.layers if not layer.through]
+    assert ranks == sorted(ranks, reverse=True)
+    assert max(ranks) <= 1
 
 
 class Narrow(nn.Module):
