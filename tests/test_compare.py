@@ -319,6 +319,16 @@ def test_what_was_run_is_kept_at_once_and_is_in_the_curve():
     assert min(error for share, error in result.curve if share <= kept.parameters) <= kept.error
 
 
+def test_the_curve_has_no_cheaper_set_than_what_is_kept_that_should_do():
+    """What a run has shown of one set corrects what is expected of all others."""
+    torch.manual_seed(0)
+    result = compare(encoder(3), [torch.randn(4, 16, 32) for _ in range(2)], dtype=BF16)
+    wanted = result.error / 1.5
+    kept = result.keep(error=wanted)
+    assert (kept.parameters, kept.error) in kept.curve
+    assert [error for share, error in kept.curve if share < kept.parameters and error <= wanted] == []
+
+
 def test_two_culprits_are_found_one_beside_the_other():
     torch.manual_seed(0)
     layers = [nn.Linear(16, 32), Cancels(32), nn.Linear(32, 32), nn.GELU(), Cancels(32), nn.Linear(32, 4)]

@@ -60,7 +60,7 @@ def _of_shares(curve: Iterable[Any], kept: dict[str, Any] | None, title: str, wi
         share, error = kept["parameters"], float(kept["error"])
         marks.append(Mark(share, error, f"kept: {percent(share)}, error {number(error)}", size=6))
     x = Axis(f"of the parameters in {wide}", low=0.0, high=1.0, said=percent)
-    series = Series(_points(curve), "as the shares expect it", shape="steps")
+    series = Series(_points(curve), "expected, or measured", shape="steps")
     return Chart(title, x, Axis("output error", log=10, said=percent), [series], marks)
 
 
