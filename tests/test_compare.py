@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import dtypeguard
 from dtypeguard import CompareError, DeviceError, compare
-from dtypeguard._tools.compare.text import bars
+from dtypeguard._tools.compare.text import bars, part
 
 LOW = {
     "bfloat16": {"dtype": BF16}, "float16": {"dtype": F16}, "bf16 autocast": {"region": BF16},
@@ -329,6 +329,17 @@ def test_the_curve_has_no_cheaper_set_than_what_is_kept_that_should_do():
     assert [error for share, error in kept.curve if share < kept.parameters and error <= wanted] == []
 
 
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [
+        (1.0, "100 %"), (0.9999, "99.9 %"), (0.9962, "99.6 %"), (0.99, "99 %"), (0.02, "2 %"), (0.0012, "0.12 %"),
+        (1e-5, "< 0.01 %"), (0.0, "0 %"),
+    ],
+)  # fmt: skip
+def test_only_the_whole_is_100_percent_and_only_nothing_is_0(share, said):
+    assert part(share) == said
+
+
 def test_two_culprits_are_found_one_beside_the_other():
     torch.manual_seed(0)
     layers = [nn.Linear(16, 32), Cancels(32), nn.Linear(32, 32), nn.GELU(), Cancels(32), nn.Linear(32, 4)]
@@ -535,6 +546,8 @@ def test_an_error_that_the_dtype_has_anyway_keeps_nothing():
     model, x = planted()
     result = compare(model, x, dtype=BF16)
     assert result.keep(error=1.0).names == ()
+    error = re.search("output error ([^,]+),", str(result))[1]
+    assert str(result).splitlines()[-1] == f"keep in float32: nothing -> {error} (the whole model in bfloat16)"
 
 
 @pytest.mark.parametrize("low", LOW)

@@ -15,7 +15,7 @@ from .expected import Expected
 from .kept import Kept
 from .measure import INPUTS, Measured, measure
 from .subject import REFUSALS, Subject
-from .text import folded, percent
+from .text import folded, part, percent
 from .trials import Trials
 from .units import within
 
@@ -237,11 +237,15 @@ class Search(Trials):
         return any(within(name, other) for other in names)
 
     def _expected(self, base: float) -> Expected:
-        """The errors that shares expect beside a stage, whose error is `base`, as runs have corrected them."""
+        """The errors that shares expect beside a stage, whose error is `base`, as runs have corrected them.
+
+        Runs with another batch are not of this program: where the batch makes an error, they say nothing of its layers.
+        """
         stage = self._stage
         points = [(stage.balance.rest(stage.names) or 1.0, base)]
-        for names, error in self.facts().items():
-            if names != stage.names and all(self._in(name, names) for name in stage.names):
+        for (names, given), error in self._errors.items():
+            beside = names != stage.names and all(self._in(name, names) for name in stage.names)
+            if beside and given is self._given(names, self._as_given):
                 points.append((stage.balance.rest(names), error))
         return Expected(points)
 
@@ -321,7 +325,7 @@ class Search(Trials):
         rest = f"; for the rest of the error {', '.join(folded(others, self._found.modules))} would do" * bool(others)
         raise CompareError(
             f"keep(error={target:.1g}): {percent(share)} of this error is in the batch, which is rounded to "
-            f"{name_of(self._subject.low)}, and what would take it in float32 holds {percent(self.units.share(names))} "
+            f"{name_of(self._subject.low)}, and what would take it in float32 holds {part(self.units.share(names))} "
             "of the parameters: subtract an offset from the batch, or pass it in float32 to a layer of its own that is "
             f"kept{rest}"
         )
@@ -330,7 +334,7 @@ class Search(Trials):
         share, low = self.units.share(names), self._subject.dtype
         notes = [*self._told]
         if share > _SPREAD:
-            notes.append(f"more than half of the model is kept: {percent(share)} of its parameters")
+            notes.append(f"more than half of the model is kept: {part(share)} of its parameters")
         cost = share, self.units.bytes(names, None if low is None else low.itemsize)
         return Kept(
             names, error, self.runs, low, *self._ran.get(names, ((), ())), *cost, tuple(self.curve(base)), tuple(notes)

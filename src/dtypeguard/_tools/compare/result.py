@@ -20,7 +20,7 @@ from .kept import Kept
 from .measure import DECIDED, INPUTS, Measured, Part
 from .pictures import of_comparison
 from .subject import Subject, widest
-from .text import COLUMNS, LARGE, bars, folded, percent, runs_of, site_of, titled, wrapped
+from .text import COLUMNS, LARGE, bars, folded, part, percent, site_of, titled, verified, wrapped
 
 _SHOWN = 8  # layers of a printed comparison
 _LEAST = 0.005  # a share below is printed as 0
@@ -283,8 +283,8 @@ class Comparison(Drawn):
         names = ", ".join(folded(kept.names, self._found.modules)) or "nothing"
         if kept.names == ("",):
             names = "the whole model, as no part of it is enough"
-        cost = f"; {percent(kept.parameters)} of the parameters" if kept.names else ""
-        yield f"keep in {self.wide}: {names} -> {percent(kept.error)} (verified by {runs_of(kept.runs)}{cost})"
+        cost = f"; {part(kept.parameters)} of the parameters" if kept.names else ""
+        yield f"keep in {self.wide}: {names} -> {percent(kept.error)} ({verified(kept.runs, self._subject.title)}{cost})"
         for note in kept.notes:
             yield f"note: {note}"
 
@@ -442,8 +442,9 @@ def _curve(result: Comparison) -> Iterator[str]:
             before = error
     drawn = bars([error for _, error in shown[:_SHOWN]])
     width = max(map(len, drawn), default=0)
+    room = max(7, *(len(percent(error)) for _, error in shown[:_SHOWN]), 0)
     for (name, error), bar in zip(shown, drawn, strict=False):
-        yield f"  {percent(error):>7}  {bar:<{width}}  after {_cut(titled(name), COLUMNS - 19 - width)}"
+        yield f"  {percent(error):>{room}}  {bar:<{width}}  after {_cut(titled(name), COLUMNS - 12 - room - width)}"
 
 
 def _cut(name: str, width: int) -> str:
