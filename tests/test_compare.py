@@ -1089,11 +1089,11 @@ WRONG = {
     "both": (lambda: compare(LINEAR, X, dtype=BF16, region=BF16), TypeError, "got dtype and region"),
     "no such dtype": (
         lambda: compare(LINEAR, X, dtype=torch.int8), ValueError,
-        "dtype=torch.int8 is no dtype to compare: use torch.bfloat16, torch.float16 or torch.float32",
+        "dtype=int8 is no dtype to compare: use bfloat16, float16 or float32",
     ),
     "no such region": (
         lambda: compare(LINEAR, X, region=F32), ValueError,
-        "region=torch.float32 is no dtype to compare: use torch.bfloat16 or torch.float16",
+        "region=float32 is no dtype to compare: use bfloat16 or float16",
     ),
     "a class": (lambda: compare(nn.Linear, X, dtype=BF16), TypeError, "`model` is the class Linear: pass an nn.Module"),
     "no batch": (lambda: compare(LINEAR, [], dtype=BF16), TypeError, "`batch` is an empty list"),
