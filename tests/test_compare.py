@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import dtypeguard
 from dtypeguard import CompareError, DeviceError, compare
-from dtypeguard._tools.compare.text import bars, part
+from dtypeguard._tools.compare.text import bars, of_whole
 
 LOW = {
     "bfloat16": {"dtype": BF16}, "float16": {"dtype": F16}, "bf16 autocast": {"region": BF16},
@@ -337,7 +337,7 @@ def test_the_curve_has_no_cheaper_set_than_what_is_kept_that_should_do():
     ],
 )  # fmt: skip
 def test_only_the_whole_is_100_percent_and_only_nothing_is_0(share, said):
-    assert part(share) == said
+    assert of_whole(share) == said
 
 
 def test_two_culprits_are_found_one_beside_the_other():

@@ -80,9 +80,6 @@ _running: list[Suite] = []  # the last is the one whose reports come; a run may 
 class _Form(argparse.Action):
     """One of several names of an option: if it could have a value, it would take the path behind it for that."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, nargs=0, **kwargs)
-
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
         setattr(namespace, self.dest, _FORMS[option_string])
 
@@ -93,7 +90,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "audit every test, and print one summary; with values, each operation runs once more in a wider dtype; with "
         "range, values that are not finite are looked for"
     )
-    add(*_FORMS, dest="dtypeguard_audit", action=_Form, help=says)
+    add(*_FORMS, dest="dtypeguard_audit", nargs=0, action=_Form, help=says)
     says = (
         "report lines of these folders and packages only, with commas; what other code does, at the line that led there"
     )

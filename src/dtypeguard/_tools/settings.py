@@ -143,7 +143,7 @@ def typed(options: Namespace, text: str) -> str:
         if action.nargs == 0 or ":" in str(action.metavar):
             continue
         said = rf"(?<![\w.(-]){action.dest}=(?:'([^']+)'|([\w.']+))"
-        text = re.sub(said, lambda found, key=key: f"--{key} {found[1] or found[2]}", text)
+        text = re.sub(said, rf"--{key} \1\2", text)
     return text
 
 

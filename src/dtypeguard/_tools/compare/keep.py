@@ -15,7 +15,7 @@ from .expected import Expected
 from .kept import Kept
 from .measure import INPUTS, Measured, measure
 from .subject import REFUSALS, Subject
-from .text import folded, part, percent
+from .text import folded, of_whole, percent
 from .trials import Trials
 from .units import within
 
@@ -325,8 +325,8 @@ class Search(Trials):
         rest = f"; for the rest of the error {', '.join(folded(others, self._found.modules))} would do" * bool(others)
         raise CompareError(
             f"keep(error={target:.1g}): {percent(share)} of this error is in the batch, which is rounded to "
-            f"{name_of(self._subject.low)}, and what would take it in float32 holds {part(self.units.share(names))} "
-            "of the parameters: subtract an offset from the batch, or pass it in float32 to a layer of its own that is "
+            f"{name_of(self._subject.low)}, and what would take it in float32 holds "
+            f"{of_whole(self.units.share(names))} of the parameters: subtract an offset from the batch, or pass it in float32 to a layer of its own that is "
             f"kept{rest}"
         )
 
@@ -334,7 +334,7 @@ class Search(Trials):
         share, low = self.units.share(names), self._subject.dtype
         notes = [*self._told]
         if share > _SPREAD:
-            notes.append(f"more than half of the model is kept: {part(share)} of its parameters")
+            notes.append(f"more than half of the model is kept: {of_whole(share)} of its parameters")
         cost = share, self.units.bytes(names, None if low is None else low.itemsize)
         return Kept(
             names, error, self.runs, low, *self._ran.get(names, ((), ())), *cost, tuple(self.curve(base)), tuple(notes)

@@ -12,7 +12,7 @@ from .formats_page import formats_of
 from .measure import INPUTS
 from .pictures import of_comparison, of_formats
 from .strip import above, strip_of
-from .text import part, site_of, titled, verified
+from .text import of_whole, site_of, titled, verified
 
 _PAGE = Path(__file__).parent / "compare"
 _SHOWN = 12  # rows of a list before the rest is folded
@@ -49,7 +49,7 @@ def render(data: dict[str, Any]) -> str:
         "fold": _NAMES,
     }
     style = f".strip svg{{min-width:{strip['width']}px;max-width:{strip['most']}px;height:{strip['height']}px}}\n"
-    return document(_PAGE, view, {"percent": number, "share": share, "part": part}, style)
+    return document(_PAGE, view, {"percent": number, "share": share, "of_whole": of_whole}, style)
 
 
 def _layers(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -160,6 +160,6 @@ def _said_of(kept: dict[str, Any] | None, wide: str, low: str) -> Iterator[Any]:
     if kept is not None:
         runs = verified(kept["runs"], low)
         yield facts(badge(f"keep in {wide}", "info"), f"error {number(float(kept['error']))}", runs)
-        cost = f"{part(kept['parameters'])} of the parameters, {part(kept['bytes'])} of the bytes"
+        cost = f"{of_whole(kept['parameters'])} of the parameters, {of_whole(kept['bytes'])} of the bytes"
         yield joined(*(f"`{titled(name)}`" for name in kept["names"]), cost if kept["names"] else "")
         yield from kept["notes"]

@@ -8,7 +8,7 @@ from typing import Any
 from ..._show.svg import Axis, Chart, Limit, Mark, Series
 from ..formats.table import format_of
 from .bars import number
-from .text import LARGE, part, percent
+from .text import LARGE, of_whole, percent
 
 HUES = 8  # colours of formats, `f0` and on
 
@@ -58,7 +58,7 @@ def _of_shares(curve: Iterable[Any], kept: dict[str, Any] | None, title: str, wi
     marks = []
     if kept is not None:
         share, error = kept["parameters"], float(kept["error"])
-        marks.append(Mark(share, error, f"kept: {part(share)}, error {number(error)}", size=6))
+        marks.append(Mark(share, error, f"kept: {of_whole(share)}, error {number(error)}", size=6))
     x = Axis(f"of the parameters in {wide}", low=0.0, high=1.0, said=percent)
     series = Series(_points(curve), "expected, or measured", shape="steps")
     return Chart(title, x, Axis("output error", log=10, said=percent), [series], marks)

@@ -20,7 +20,7 @@ from .kept import Kept
 from .measure import DECIDED, INPUTS, Measured, Part
 from .pictures import of_comparison
 from .subject import Subject, widest
-from .text import COLUMNS, LARGE, bars, folded, part, percent, site_of, titled, verified, wrapped
+from .text import COLUMNS, LARGE, bars, folded, of_whole, percent, site_of, titled, verified, wrapped
 
 _SHOWN = 8  # layers of a printed comparison
 _LEAST = 0.005  # a share below is printed as 0
@@ -283,8 +283,9 @@ class Comparison(Drawn):
         names = ", ".join(folded(kept.names, self._found.modules)) or "nothing"
         if kept.names == ("",):
             names = "the whole model, as no part of it is enough"
-        cost = f"; {part(kept.parameters)} of the parameters" if kept.names else ""
-        yield f"keep in {self.wide}: {names} -> {percent(kept.error)} ({verified(kept.runs, self._subject.title)}{cost})"
+        cost = f"; {of_whole(kept.parameters)} of the parameters" if kept.names else ""
+        how = verified(kept.runs, self._subject.title)
+        yield f"keep in {self.wide}: {names} -> {percent(kept.error)} ({how}{cost})"
         for note in kept.notes:
             yield f"note: {note}"
 

@@ -20,7 +20,7 @@ def percent(value: float) -> str:
     return f"{value:.0f} %" if abs(value) >= 9.95 else f"{value:.2g} %"
 
 
-def part(value: float) -> str:
+def of_whole(value: float) -> str:
     """A part of a whole: only all of it is 100 %, and only nothing is 0 %."""
     if 0.995 <= value < 1:
         return f"{math.floor(1000 * value) / 10} %"
