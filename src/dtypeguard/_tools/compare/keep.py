@@ -326,8 +326,8 @@ class Search(Trials):
         raise CompareError(
             f"keep(error={target:.1g}): {percent(share)} of this error is in the batch, which is rounded to "
             f"{name_of(self._subject.low)}, and what would take it in float32 holds "
-            f"{of_whole(self.units.share(names))} of the parameters: subtract an offset from the batch, or pass it in float32 to a layer of its own that is "
-            f"kept{rest}"
+            f"{of_whole(self.units.share(names))} of the parameters: subtract an offset from the batch, or pass it in "
+            f"float32 to a layer of its own that is kept{rest}"
         )
 
     def _as_kept(self, names: tuple[str, ...], error: float, base: float) -> Kept:
