@@ -1101,7 +1101,7 @@ WRONG = {
     "a loss of numbers": (lambda: compare(LINEAR, X, dtype=BF16, loss=3), TypeError, "`loss` is an int"),
     "another device": (
         lambda: compare(LINEAR, X.to("meta"), dtype=BF16), DeviceError,
-        "argument 0 is on meta, the model's parameters are on cpu: move it with .to('cpu')",
+        "argument 0 is on meta, and has no values: create it where the model is",
     ),
     "narrow already": (
         lambda: compare(copy.deepcopy(LINEAR).to(BF16), X, dtype=BF16), CompareError,

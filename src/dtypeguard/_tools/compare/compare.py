@@ -16,7 +16,7 @@ from ..._core.base.options import explained, indefinite, kind_of
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..audit.audit import audit
-from ..calls import read_as
+from ..calls import check_values, read_as
 from ..formats.emulation import emulated
 from .batches import Batch, batches_of
 from .by_format import FormatComparison, in_formats
@@ -97,7 +97,7 @@ def compare(
 
     Raises:
         CompareError: if the model cannot run in the dtype, is in a narrower one, or returns no tensors.
-        DeviceError: if a tensor of the batch is on another device than the model.
+        DeviceError: if a tensor of the batch is on another device than the model, or one of both is on meta.
         TypeError, ValueError: if an argument is of the wrong type, or no dtype to compare.
 
     >>> import torch, dtypeguard
@@ -218,7 +218,10 @@ def _check_devices(model: nn.Module, batches: list[Batch]) -> torch.device:
     first = next((t for t in (*model.parameters(), *model.buffers())), None)
     if first is None:
         return torch.device("cpu")
+    if first.is_meta:
+        raise DeviceError(f"compare: {type(model).__name__} is on meta, and has no values: pass it with its weights")
     for n, batch in enumerate(batches):
+        check_values("compare", batch.tensors())
         for name, tensor in batch.tensors():
             if tensor.device != first.device and tensor.ndim:
                 of = f" of batch[{n}]" if len(batches) > 1 else ""

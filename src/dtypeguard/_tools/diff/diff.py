@@ -11,7 +11,7 @@ from ..._core.base.errors import CompareError
 from ..._core.base.options import explained, indefinite
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
-from ..calls import call_of
+from ..calls import call_of, check_values
 from ..compare.batches import Batch
 from ..compare.compare import with_batch
 from ..compare.draws import Draws
@@ -53,6 +53,7 @@ def diff(a: Any, b: Any, /, batch: Any, *, names: Names = None, loss: Callable[.
 
     Raises:
         CompareError: one of the programs does not run on the batch, or their outputs have nothing in common.
+        DeviceError: a tensor of the batch is on meta.
         TypeError, ValueError, OSError: an argument is of the wrong type, or no capture.
 
     >>> import copy, torch, dtypeguard
@@ -224,9 +225,11 @@ def _program(name: str, value: Any) -> Any:
 
 def _batch(batch: Any) -> Batch:
     try:
-        return Batch(*call_of(batch), batch)
+        given = Batch(*call_of(batch), batch)
     except TypeError:
         raise TypeError(
             f"diff: `batch` is of type {type(batch).__name__}: pass a tensor, a tuple of arguments or a dict of "
             "keyword arguments"
         ) from None
+    check_values("diff", given.tensors())
+    return given
