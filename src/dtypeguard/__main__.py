@@ -98,11 +98,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser that knows what is wrong with the settings, which is told before what is wrong with the command."""
 
     wrong = ""
-    given: Sequence[str] = ()
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        self.given = sys.argv[1:] if args is None else list(args)
-        return super().parse_known_args(args, namespace)
+    given: Sequence[str] = ()  # the whole command line
 
     def unrecognized(self, unknown: Sequence[str]) -> str:
         """What to say of arguments that are none, and which option was meant."""
@@ -125,12 +121,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command, and give the exit status. If that is not 0, the reason is the last line that is printed."""
     name = os.path.basename(sys.argv[0])
     top = parser("python -m dtypeguard" if name in ("__main__.py", "-m", "") else name)
+    said: dict[str, Any] = {"given": sys.argv[1:] if argv is None else argv}
     try:
         pyproject.environment()
         load(top)
     except ValueError as error:
-        for one in (top, *commands_of(top).values()):
-            vars(one)["wrong"] = str(error)
+        said["wrong"] = str(error)
+    for one in (top, *commands_of(top).values()):
+        vars(one).update(said)
     options, unknown = top.parse_known_args(argv)
     if unknown or options.parser.wrong:
         options.parser.error(options.parser.unrecognized(unknown))
