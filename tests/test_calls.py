@@ -1,4 +1,4 @@
-"""One batch, read in one way: by `compare`, `dryrun` and `check_module`."""
+"""One batch, read in one way: by `compare`, `dryrun`, `check_module` and `diff`."""
 
 import collections
 
@@ -86,3 +86,15 @@ def test_a_batch_that_does_not_fit_is_told_how_it_was_read(read, kind, batch, ad
     with pytest.raises(TypeError) as error:
         read(kind(), batch)
     assert str(error.value).split("; ", 1)[1].partition("\n")[0] == advice
+
+
+RUNNERS = {name: read for name, read in READERS.items() if name != "dryrun"} | {
+    "diff": lambda model, batch: dtypeguard.diff(model, model, batch),
+    "capture": lambda model, batch: dtypeguard.capture(model, batch, "never.safetensors"),
+}
+
+
+@pytest.mark.parametrize("run", RUNNERS.values(), ids=RUNNERS)
+def test_a_batch_without_values_is_refused_by_what_runs_the_model(run):
+    with pytest.raises(dtypeguard.DeviceError, match=r"argument .* is on meta, and has no values: create it"):
+        run(Two(), (X, X.to("meta")))

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import dtypeguard
 from dtypeguard import CompareError, DeviceError, compare
-from dtypeguard._tools.compare.text import bars
+from dtypeguard._tools.compare.text import bars, of_whole
 
 LOW = {
     "bfloat16": {"dtype": BF16}, "float16": {"dtype": F16}, "bf16 autocast": {"region": BF16},
@@ -319,6 +319,27 @@ def test_what_was_run_is_kept_at_once_and_is_in_the_curve():
     assert min(error for share, error in result.curve if share <= kept.parameters) <= kept.error
 
 
+def test_the_curve_has_no_cheaper_set_than_what_is_kept_that_should_do():
+    """What a run has shown of one set corrects what is expected of all others."""
+    torch.manual_seed(0)
+    result = compare(encoder(3), [torch.randn(4, 16, 32) for _ in range(2)], dtype=BF16)
+    wanted = result.error / 1.5
+    kept = result.keep(error=wanted)
+    assert (kept.parameters, kept.error) in kept.curve
+    assert [error for share, error in kept.curve if share < kept.parameters and error <= wanted] == []
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [
+        (1.0, "100 %"), (0.9999, "99.9 %"), (0.9962, "99.6 %"), (0.99, "99 %"), (0.02, "2 %"), (0.0012, "0.12 %"),
+        (1e-5, "< 0.01 %"), (0.0, "0 %"),
+    ],
+)  # fmt: skip
+def test_only_the_whole_is_100_percent_and_only_nothing_is_0(share, said):
+    assert of_whole(share) == said
+
+
 def test_two_culprits_are_found_one_beside_the_other():
     torch.manual_seed(0)
     layers = [nn.Linear(16, 32), Cancels(32), nn.Linear(32, 32), nn.GELU(), Cancels(32), nn.Linear(32, 4)]
@@ -418,6 +439,10 @@ def test_the_first_layers_have_been_run(low):
     run = {layer.name: layer.saves for layer in result.layers if layer.measured}
     assert run == {name: real[name] for name in run}
     assert 1 <= len(run) <= 3
+    assert {layer.name for layer in result.layers if layer.saves is not None} == {*real}
+    ranks = [abs(layer.share) if layer.saves is None else layer.saves for layer in result.layers if not layer.through]
+    assert ranks == sorted(ranks, reverse=True)
+    assert max(ranks) <= 1
 
 
 class Narrow(nn.Module):
@@ -521,6 +546,8 @@ def test_an_error_that_the_dtype_has_anyway_keeps_nothing():
     model, x = planted()
     result = compare(model, x, dtype=BF16)
     assert result.keep(error=1.0).names == ()
+    error = re.search("output error ([^,]+),", str(result))[1]
+    assert str(result).splitlines()[-1] == f"keep in float32: nothing -> {error} (the whole model in bfloat16)"
 
 
 @pytest.mark.parametrize("low", LOW)
@@ -1062,11 +1089,11 @@ WRONG = {
     "both": (lambda: compare(LINEAR, X, dtype=BF16, region=BF16), TypeError, "got dtype and region"),
     "no such dtype": (
         lambda: compare(LINEAR, X, dtype=torch.int8), ValueError,
-        "dtype=torch.int8 is no dtype to compare: use torch.bfloat16, torch.float16 or torch.float32",
+        "dtype=int8 is no dtype to compare: use bfloat16, float16 or float32",
     ),
     "no such region": (
         lambda: compare(LINEAR, X, region=F32), ValueError,
-        "region=torch.float32 is no dtype to compare: use torch.bfloat16 or torch.float16",
+        "region=float32 is no dtype to compare: use bfloat16 or float16",
     ),
     "a class": (lambda: compare(nn.Linear, X, dtype=BF16), TypeError, "`model` is the class Linear: pass an nn.Module"),
     "no batch": (lambda: compare(LINEAR, [], dtype=BF16), TypeError, "`batch` is an empty list"),
@@ -1074,7 +1101,7 @@ WRONG = {
     "a loss of numbers": (lambda: compare(LINEAR, X, dtype=BF16, loss=3), TypeError, "`loss` is an int"),
     "another device": (
         lambda: compare(LINEAR, X.to("meta"), dtype=BF16), DeviceError,
-        "argument 0 is on meta, the model's parameters are on cpu: move it with .to('cpu')",
+        "argument 0 is on meta, and has no values: create it where the model is",
     ),
     "narrow already": (
         lambda: compare(copy.deepcopy(LINEAR).to(BF16), X, dtype=BF16), CompareError,

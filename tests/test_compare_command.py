@@ -72,7 +72,7 @@ def test_with_keep_the_error_is_that_of_what_is_kept(folder, capsys):
     assert "cannot be reached" in err
     assert out.count("against float64: output error") == 3
     reasons = [line for line in out.splitlines() if line.startswith("exit status")]
-    assert reasons[0] == "exit status 1: output error 0.42 % is above --max-error 1.0e-05"
+    assert reasons[0] == "exit status 1: output error 0.42 % is above --max-error 0.001 %"
     assert reasons[1].startswith("exit status 1: keep(error=1e-15) cannot be reached: ")
 
 
@@ -81,7 +81,7 @@ WRONG = {
     "there is no module 'nowhere'": ["nowhere:make", "--dtype", "bfloat16"],
     "made_here has no 'make_it'": ["made_here:make_it", "--dtype", "bfloat16"],
     "'made_here' names no function: write package.module:function": ["made_here", "--dtype", "bfloat16"],
-    "dtype='bfloot16' is no dtype: did you mean 'bfloat16'?": ["made_here:make_both", "--dtype", "bfloot16"],
+    "--dtype bfloot16 is no dtype: did you mean 'bfloat16'?": ["made_here:make_both", "--dtype", "bfloot16"],
     "not allowed with argument": ["made_here:make_both", "--dtype", "bfloat16", "--region", "float16"],
     "the error must be positive": ["made_here:make_both", "--dtype", "bfloat16", "--keep", "0"],
     "there is no folder": ["made_here:make_both", "--dtype", "bfloat16", "--json", "no/where.json"],

@@ -218,10 +218,13 @@ def test_the_strip_is_logarithmic_and_red_above_one_percent():
 
 def test_an_error_that_stays_small_has_no_mark():
     data = comparison([layer("a", "Linear", arithmetic=1.0, error=3e-7)], error=3e-7)
+    data["curve"] = [(0.0, 3e-7), (0.5, 1e-3)]
     page = Page(render(data))
     assert "nowhere among the modules" in words(page.text)
-    assert "output error 3.0e-07" in words(page.text)
-    assert [page.said(e) for e in page.all("text") if "axis" in e["around"]["class"]][:2] == ["1e-07", "1e-06"]
+    assert "output error 3e-05 %" in words(page.text)
+    assert [page.said(e) for e in page.all("text") if "axis" in e["around"]["class"]][:2] == ["1e-05 %", "0.0001 %"]
+    drawn = [page.said(e) for e in page.all("text") if "picture" in e["around"].get("class", "")]
+    assert {"output error (%)", "1e-05", "0.0001", "0.1"} <= {*drawn}, "one unit on an axis"
     assert page.all("line", "large") == page.all("path", "first") == page.all("rect", "above") == []
 
 

@@ -413,7 +413,7 @@ NO_CELL = (
 BAD = {
     "no example": (lambda: dryrun(Net()), TypeError, NEEDED),
     "a missing argument": (lambda: dryrun(nn.Bilinear(3, 3, 2), X), TypeError, MISSING),
-    "no model": (lambda: dryrun(F.relu, X), TypeError, "dryrun takes an nn.Module, not <function relu at"),
+    "no model": (lambda: dryrun(F.relu, X), TypeError, "dryrun takes an nn.Module, not a function: write a "),
     "a lazy model": (lambda: dryrun(nn.LazyLinear(3), X), TypeError, "parameter weight of LazyLinear has no shape yet"),
     "no dtypes": (lambda: dryrun(Net(), X, dtypes=32), TypeError, "dtypes takes a dtype such as torch.bfloat16"),
     "no dtype": (lambda: dryrun(Net(), X, dtypes=[]), ValueError, "dtypes is empty: name at least one of bfloat16, "),

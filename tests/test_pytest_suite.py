@@ -153,7 +153,10 @@ def test_files(run, pytester):
         (["--dtypeguard-audit", "--dtypeguard-audit-report=a.xml"], "*a.xml: the name must end with one of .html, *"),
         (["--dtypeguard-audit", "--dtypeguard-audit-report=no/a.html"], "*cannot write no/a.html: there is no folder*"),
         (["--dtypeguard-audit-only=src"], "--dtypeguard-audit-only goes with --dtypeguard-audit"),
-        (["--dtypeguard-audit=all"], "*argument --dtypeguard-audit: *'all'*"),
+        (
+            ["--dtypeguard-audit=all"],
+            "*argument --dtypeguard-audit/--dtypeguard-audit=values/--dtypeguard-audit=range: *'all'*",
+        ),
     ],
 )
 def test_bad_input_is_said_before_a_test_runs(run, options, error):

@@ -6,6 +6,7 @@ The parser is the one table of all options.
 import argparse
 import difflib
 import importlib.util
+import itertools
 import os
 import re
 import sys
@@ -17,7 +18,7 @@ import dtypeguard
 from ._core.base import pyproject
 from ._core.base.pages import FAMILIES, Entry, entries, page
 from ._core.base.usage import Failed, Usage
-from ._tools.settings import PATH, commands_of, load, said_of, settle, take_back
+from ._tools.settings import PATH, commands_of, load, said_of, settle, take_back, typed
 
 _EXAMPLES = """\
 examples:
@@ -75,6 +76,13 @@ examples:
 
 exit status: 1 if a batch violates the contract, 2 for wrong usage.
 """
+_RUN = """\
+examples:
+  python -m dtypeguard dryrun mypackage.models:make_model --batch mypackage.data:make_batch
+  python -m dtypeguard dryrun mypackage.net:Net --dtype float32,bfloat16 --region none --require bfloat16
+
+exit status: 1 if the model does not run in a dtype that --require names, 2 for wrong usage.
+"""
 _COMPLETED = """\
 examples:
   dtypeguard completion bash > ~/.local/share/bash-completion/completions/dtypeguard
@@ -90,8 +98,20 @@ class _Parser(argparse.ArgumentParser):
     """A parser that knows what is wrong with the settings, which is told before what is wrong with the command."""
 
     wrong = ""
+    given: Sequence[str] = ()  # the whole command line
+
+    def unrecognized(self, unknown: Sequence[str]) -> str:
+        """What to say of arguments that are none, and which option was meant."""
+        known = self._option_string_actions
+        meant = next((pyproject.near(one.partition("=")[0], known) for one in unknown if one[:1] == "-"), "")
+        return f"unrecognized arguments: {' '.join(unknown)}{meant}"
 
     def error(self, message: str) -> NoReturn:
+        if re.search(r" (is|are) required", message):  # perhaps it is there, and misspelt
+            options = itertools.takewhile(lambda one: one != "--", self.given)
+            names = (one.partition("=")[0] for one in options if one[:2] == "--")
+            unknown = [name for name in names if name not in self._option_string_actions]
+            message = self.unrecognized(unknown) if unknown else message
         choice = re.fullmatch(r".* invalid choice: '([^']*)' \(choose from (.*)\)", message)
         meant = choice and pyproject.near(choice[1], re.findall(r"[^', ]+", choice[2]))
         super().error(self.wrong or message.replace(" (choose from ", f"{meant or ''} (choose from ", 1))
@@ -101,23 +121,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command, and give the exit status. If that is not 0, the reason is the last line that is printed."""
     name = os.path.basename(sys.argv[0])
     top = parser("python -m dtypeguard" if name in ("__main__.py", "-m", "") else name)
+    said: dict[str, Any] = {"given": sys.argv[1:] if argv is None else argv}
     try:
         pyproject.environment()
         load(top)
     except ValueError as error:
-        for one in (top, *commands_of(top).values()):
-            vars(one)["wrong"] = str(error)
+        said["wrong"] = str(error)
+    for one in (top, *commands_of(top).values()):
+        vars(one).update(said)
     options, unknown = top.parse_known_args(argv)
     if unknown or options.parser.wrong:
-        known = options.parser._option_string_actions
-        meant = next((pyproject.near(one.partition("=")[0], known) for one in unknown if one[:1] == "-"), "")
-        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+        options.parser.error(options.parser.unrecognized(unknown))
     settle(options)
     try:
         status: int = options.run(options)
         sys.stdout.flush()
     except Usage as error:
-        text = str(error)
+        text = typed(options, str(error))
         if "\n" in text:
             print(text, file=sys.stderr)
         options.parser.error(f"{text.partition(chr(10))[0]}{said_of(options, text)}")  # does not return
@@ -164,7 +184,7 @@ def parser(name: str = "dtypeguard") -> _Parser:
     says = "say what a guard holds a model to, and whether a batch fulfils it"
     _describe_options(command("describe", _describe, says, epilog=_DESCRIBED))
     says = "tell in which dtypes a model runs, and what comes out"
-    _dryrun_options(command("dryrun", _dryrun, says))
+    _dryrun_options(command("dryrun", _dryrun, says, epilog=_RUN))
     says = "find where two programs part that should compute the same, and whether it is rounding"
     _diff_options(command("diff", _diff, says, epilog=_PARTED))
     says = "write down the dtype of every tensor that a model or a checkpoint holds, or check it"
@@ -277,10 +297,11 @@ def _describe_options(parser: argparse.ArgumentParser) -> None:
 
 def _dryrun_options(dry: argparse.ArgumentParser) -> None:
     add = dry.add_argument
-    add("model", help="package.module:function that returns the model; or its class")
-    says = "package.module:function that returns a tensor, a tuple of positional or a dict of keyword arguments"
-    add("--batch", metavar="FUNCTION", help=f"{says} (default: drawn from annotations)")
-    add("--dtype", type=_list, metavar="DTYPES", help="the dtypes of parameters and inputs, with commas")
+    add("model", metavar="package.module:make_model", help="a function that returns the model; or its class")
+    says = "a function that returns a tensor, a tuple of positional or a dict of keyword arguments"
+    add("--batch", metavar="package.module:make_batch", help=f"{says} (default: drawn from annotations)")
+    says = "the dtypes of parameters and inputs, with commas"
+    add("--dtype", dest="dtypes", type=_list, metavar="DTYPES", help=says)
     add(
         "--region", type=_list, metavar="DTYPES", help="the dtypes of autocast regions, with commas; none for no region"
     )

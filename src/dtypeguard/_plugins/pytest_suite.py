@@ -4,6 +4,7 @@ Each test runs under an audit of its own, as with the fixture `dtype_audit`. The
 workers of pytest-xdist, are one summary at the end: a line of the program is told once, with the tests that reach it.
 """
 
+import argparse
 import base64
 import dataclasses
 import os
@@ -20,12 +21,8 @@ if TYPE_CHECKING:
 
 _AUDIT, _ONLY, _OMIT = "--dtypeguard-audit", "--dtypeguard-audit-only", "--dtypeguard-audit-omit"
 _REPORT, _FAIL = "--dtypeguard-audit-report", "--dtypeguard-audit-fail-on"
+_FORMS = {_AUDIT: "operations", f"{_AUDIT}=values": "values", f"{_AUDIT}=range": "range"}
 _VALUES = {"operations": None, "values": True, "range": "range"}
-_FORMS = (
-    ("", "operations", "audit every test, and print one summary"),
-    ("=values", "values", "the same, and each operation runs once more in a wider dtype"),
-    ("=range", "range", "the same, and values that are not finite are looked for"),
-)
 _SEVERITIES = ("info", "warning", "error", "never")
 _FORMATS = (".html", ".json", ".sarif", ".txt")
 _SENT = "dtypeguard_suite"
@@ -80,11 +77,20 @@ _found = pytest.StashKey[bytes]()
 _running: list[Suite] = []  # the last is the one whose reports come; a run may stand in a test of another
 
 
+class _Form(argparse.Action):
+    """One of several names of an option: if it could have a value, it would take the path behind it for that."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+        setattr(namespace, self.dest, _FORMS[option_string])
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     add = parser.getgroup("dtypeguard").addoption
-    # Each form is an option of its own: one that may have a value would take the path behind it for that.
-    for form, how, says in _FORMS:
-        add(_AUDIT + form, dest="dtypeguard_audit", action="store_const", const=how, help=says)
+    says = (
+        "audit every test, and print one summary; with values, each operation runs once more in a wider dtype; with "
+        "range, values that are not finite are looked for"
+    )
+    add(*_FORMS, dest="dtypeguard_audit", nargs=0, action=_Form, help=says)
     says = (
         "report lines of these folders and packages only, with commas; what other code does, at the line that led there"
     )

@@ -7,7 +7,7 @@ nothing behind: not in the caller's tensors, nor in the registry of repairs, and
 import contextlib
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from .._core.base import config as _config
 from .._core.base import private
 from .._core.base.config import mode
 from .._core.base.dtypes import FLOATING
-from .._core.base.errors import summary
+from .._core.base.errors import DeviceError, summary
 from .._core.base.numbers import Numbers, Seeded, seed
 from .._core.base.patches import Patches
 from .._core.base.quiet import hearing, quiet
@@ -131,6 +131,13 @@ def call_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         f"batch={batch!r} is no tensor, no tuple of positional and no dict of keyword arguments, and no callable "
         "that gives one of these: write batch=(value,)"
     )
+
+
+def check_values(tool: str, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """Raises DeviceError for an argument that is on meta, where the tool runs the model."""
+    for name, tensor in tensors:
+        if tensor.is_meta:
+            raise DeviceError(f"{tool}: argument {name} is on meta, and has no values: create it where the model is")
 
 
 def read_as(batch: Any) -> str:

@@ -14,6 +14,7 @@ No torch here: every command reads this first.
 
 import argparse
 import os
+import re
 from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Mapping
 from pathlib import Path
@@ -131,6 +132,19 @@ def said_of(options: Namespace, text: str) -> str:
     """Which of the options that a text names stand in pyproject.toml, to add to the text."""
     named = [key for key, one in keys(options.parser).items() if one.dest in options.told and f"--{key} " in f"{text} "]
     return f"; {pyproject.NAME} sets {', '.join(named)}" if named else ""
+
+
+def typed(options: Namespace, text: str) -> str:
+    """What a function says of an argument, as the command has it: `dtype='int9' is no dtype` is of `--dtype int9`.
+
+    A flag has no value, and what a function of the user's makes is not what was typed.
+    """
+    for key, action in keys(options.parser).items():
+        if action.nargs == 0 or ":" in str(action.metavar):
+            continue
+        said = rf"(?<![\w.(-]){action.dest}=(?:'([^']+)'|([\w.']+))"
+        text = re.sub(said, rf"--{key} \1\2", text)
+    return text
 
 
 def _is_off(action: Action) -> bool:

@@ -20,7 +20,7 @@ from .._core.base.options import dtypes as read
 from .._core.base.options import explained, several
 from .._core.base.progress import progress
 from .._engine.watch.unrecorded import unrecorded
-from .._tools.calls import Inputs, aside, call_of, leaf, read_as
+from .._tools.calls import Inputs, aside, call_of, check_values, leaf, read_as
 from ._inputs import inputs_for
 from ._matrix import STATUSES, Cell, Failure, ModuleReport, failed
 from ._properties import PROPERTIES, Property, judge
@@ -74,6 +74,7 @@ def check_module(
     Raises:
         CheckError: if a property does not hold. Its text has the smallest input that shows this, its `report` all.
         ValueError, TypeError: for bad arguments, and if PyTorch cannot compute the batch at all.
+        DeviceError: if a tensor of the batch is on meta.
         AnnotationError: if there is no `batch`, and an argument has no annotation.
 
     >>> import torch
@@ -152,6 +153,7 @@ class _Given:
         except TypeError as error:
             told = f"{bench.name}.forward{bench.signature} does not take it: {error}{read_as(given)}"
             raise TypeError(f"batch: {told}") from None
+        check_values("check_module", ((leaf.argument, leaf.tensor) for leaf in inputs.tensors()))
         self._inputs = inputs.fresh()
         self.floating = bool(inputs.floats())
 

@@ -61,6 +61,13 @@ def indefinite(noun: str) -> str:
     return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
 
 
+def kind_of(value: Any) -> str:
+    """What an argument is that should be something else: `None`, `the class Net`, `a dict`."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return "None" if value is None else indefinite(type(value).__name__)
+
+
 def misspelt(name: str, options: Iterable[str]) -> str:
     """What to say of an option that does not exist."""
     known = list(options)

@@ -8,7 +8,7 @@ from torch import nn
 
 from ..base.dtypes import FLOATING, TABLE, Kind, name_of
 from ..base.frames import TORCH
-from ..base.options import indefinite
+from ..base.options import kind_of
 from ..contract.anchor import LAZY, WIDER, floating, is_ready, own_parameters, quiet
 from ..contract.hints import annotations_of
 from ..wrap.build import signed
@@ -135,9 +135,8 @@ def refuse(model: Any, name: str = "guard") -> None:
     if isinstance(model, type):
         raise TypeError(f"{name} takes a model, not the class {model.__name__}: {name}({model.__name__}(...))")
     if not isinstance(model, nn.Module):
-        kind = "None" if model is None else indefinite(type(model).__name__)
         advice = "decorate functions with dtypeguard.enforce" if callable(model) else "pass the nn.Module itself"
-        raise TypeError(f"{name} takes an nn.Module, not {kind}: {advice}")
+        raise TypeError(f"{name} takes an nn.Module, not {kind_of(model)}: {advice}")
     if isinstance(model, torch.jit.ScriptModule):
         raise TypeError(
             f"{type(model).__name__} is compiled by TorchScript: guard the model before jit.script or trace"

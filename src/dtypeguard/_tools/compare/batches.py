@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..._core.contract.containers import children, tensors_in
 from ..._core.repair.containers import rebuild
-from ..calls import call_of
+from ..calls import call_of, check_values
 
 _OR_MORE = ", or a list of such batches"
 
@@ -48,19 +48,21 @@ def batches_of(batch: Any) -> list[Batch]:
     if isinstance(batch, list):
         if not batch:
             raise TypeError("compare: `batch` is an empty list: pass at least one batch")
-        return [batch_of(one, f"compare: `batch[{n}]`", _OR_MORE) for n, one in enumerate(batch)]
-    return [batch_of(batch, "compare: `batch`", _OR_MORE)]
+        return [batch_of(one, "compare", f"batch[{n}]", _OR_MORE) for n, one in enumerate(batch)]
+    return [batch_of(batch, "compare", more=_OR_MORE)]
 
 
-def batch_of(value: Any, name: str, more: str = "") -> Batch:
-    """One batch; raises TypeError, which names it, for what is none."""
+def batch_of(value: Any, tool: str, name: str = "batch", more: str = "") -> Batch:
+    """One batch; raises TypeError, which names it, for what is none, and DeviceError for one without values."""
     try:
-        return Batch(*call_of(value), value)
+        given = Batch(*call_of(value), value)
     except TypeError:
         raise TypeError(
-            f"{name} is of type {type(value).__name__}: pass a tensor, a tuple of arguments or a dict of keyword "
-            f"arguments{more}"
+            f"{tool}: `{name}` is of type {type(value).__name__}: pass a tensor, a tuple of arguments or a dict of "
+            f"keyword arguments{more}"
         ) from None
+    check_values(tool, given.tensors())
+    return given
 
 
 def mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:

@@ -30,6 +30,8 @@ def run(options: argparse.Namespace) -> int:
         for name, what in (("keep", "the error"), ("bits", "the average")):
             if (value := getattr(options, name)) is not None and not value > 0:
                 raise ValueError(f"--{name} {value}: {what} must be positive")
+        if options.max_error is not None and not options.max_error >= 0:
+            raise ValueError(f"--max-error {options.max_error}: no error is less than 0")
         model, batch = _model_and_batch(options)
         result: Any = compare(model, batch, **_low(options))
         kept = _keep(result, options)
@@ -68,12 +70,16 @@ def _recipe(options: argparse.Namespace) -> tuple[str, str] | None:
     tool, path = options.recipe
     if options.keep is None and options.bits is None:
         raise Usage("--recipe needs a choice to write: add --keep ERROR or --bits BITS")
-    if check_tool(tool) == "modelopt":
-        raise Usage(
-            "--recipe modelopt: its configuration has integers for keys, which JSON has not: call "
-            "`kept.to_recipe('modelopt')` in Python"
-        )
-    recipe(tool, {f"{n}": to for n, to in enumerate(options.format or ())}, ())  # whether the tool takes them together
+    try:
+        if check_tool(tool) == "modelopt":
+            raise Usage(
+                "--recipe modelopt: its configuration has integers for keys, which JSON has not: call "
+                "`kept.to_recipe('modelopt')` in Python"
+            )
+        # whether the tool takes them together
+        recipe(tool, {f"{n}": to for n, to in enumerate(options.format or ())}, ())
+    except ValueError as error:
+        raise Usage(str(error).replace(f"to_recipe({tool!r})", f"--recipe {tool}")) from error
     return tool, writable(path)
 
 

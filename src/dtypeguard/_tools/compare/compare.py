@@ -12,7 +12,7 @@ from torch import nn
 from ..._core.base.dtypes import FLOATING, HALF, FloatName, dtype_of, name_of
 from ..._core.base.errors import CompareError, DeviceError
 from ..._core.base.modules import root_of
-from ..._core.base.options import explained, indefinite
+from ..._core.base.options import explained, indefinite, kind_of
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..audit.audit import audit
@@ -82,7 +82,8 @@ def compare(
             converted as the model is.
         dtype: the dtype to convert a copy of the model to, or its name: "bfloat16", "bf16".
         region: instead of `dtype`, the dtype of a `torch.autocast` region, in which the model keeps its weights.
-        format: instead of both, the name of a format, or several of which each layer may get one: "fp8", "fp8:row",
+        format: instead of both, the name of a format, or several of which each layer may get one, as a tuple or with
+            commas: "fp8", "fp8:row",
             "fp8:block", "mxfp8", "mxfp6", "mxfp4", "nvfp4", "int8", "int4", "tf32", "bf16", "fp16". Options follow:
             "int4:64" (groups of 64), "mxfp8:rceil" (scales are rounded up), "mxfp8:e5m2" (gradients), "mxfp6:e3m2",
             "nvfp4:sr" (stochastic rounding), "nvfp4:hadamard" (a random Hadamard transform of operands).
@@ -96,7 +97,7 @@ def compare(
 
     Raises:
         CompareError: if the model cannot run in the dtype, is in a narrower one, or returns no tensors.
-        DeviceError: if a tensor of the batch is on another device than the model.
+        DeviceError: if a tensor of the batch is on another device than the model, or one of both is on meta.
         TypeError, ValueError: if an argument is of the wrong type, or no dtype to compare.
 
     >>> import torch, dtypeguard
@@ -159,8 +160,7 @@ def _subject(
     model: Any, batch: Any, dtype: Any, region: Any, formats: Any, loss: Any, attention: bool
 ) -> Subject:  # fmt: skip
     if not isinstance(model, nn.Module):
-        kind = f"the class {model.__name__}" if isinstance(model, type) else indefinite(type(model).__name__)
-        raise TypeError(f"compare: `model` is {kind}: pass an nn.Module")
+        raise TypeError(f"compare: `model` is {kind_of(model)}: pass an nn.Module")
     given = {"dtype": dtype, "region": region, "format": formats}
     named = [name for name, value in given.items() if value is not None]
     if len(named) != 1:
@@ -193,8 +193,8 @@ def _subject(
 def _as_dtype(option: str, value: Any, legal: Iterable[torch.dtype]) -> torch.dtype:
     low = dtype_of(value, option)
     if low not in legal:
-        *most, last = sorted(map(str, legal))
-        raise ValueError(f"compare: {option}={low} is no dtype to compare: use {', '.join(most)} or {last}")
+        *most, last = sorted(map(name_of, legal))
+        raise ValueError(f"compare: {option}={name_of(low)} is no dtype to compare: use {', '.join(most)} or {last}")
     return low
 
 
@@ -218,6 +218,8 @@ def _check_devices(model: nn.Module, batches: list[Batch]) -> torch.device:
     first = next((t for t in (*model.parameters(), *model.buffers())), None)
     if first is None:
         return torch.device("cpu")
+    if first.is_meta:
+        raise DeviceError(f"compare: {type(model).__name__} is on meta, and has no values: pass it with its weights")
     for n, batch in enumerate(batches):
         for name, tensor in batch.tensors():
             if tensor.device != first.device and tensor.ndim:

@@ -169,6 +169,7 @@ def formatted(
     Raises:
         TypeError, ValueError: for what is no format.
     """
+    formats = formats.split(",") if isinstance(formats, str) else formats
     names = formats if isinstance(formats, tuple | list) else (formats,)
     if not names:
         raise ValueError("compare: format=() names no format: use " + ", ".join(FORMATS))

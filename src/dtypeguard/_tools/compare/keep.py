@@ -11,10 +11,11 @@ from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
 from .balance import Balance, cover, measured
 from .borders import keep_wide
+from .expected import Expected
 from .kept import Kept
 from .measure import INPUTS, Measured, measure
 from .subject import REFUSALS, Subject
-from .text import folded, percent
+from .text import folded, of_whole, percent
 from .trials import Trials
 from .units import within
 
@@ -153,15 +154,15 @@ class Search(Trials):
         names = self._stage.names
         base = self._attempt(names, target) if names else self._found.error
         if base <= target:
-            return self._as_kept(names, base, base, 1.0)
+            return self._as_kept(names, base, base)
         best: tuple[str, ...] | None = None
         if self._curved:
             best, base = self._deepen(self._known(target), base, target)
-        best, slack = self._descend(best, base, target)
+        best = self._descend(best, base, target)
         if best is None:
             return None
-        best = self._shrunk(best, base * slack, target)
-        return self._as_kept(best, self._tried[best], base, slack)
+        best = self._shrunk(best, base, target)
+        return self._as_kept(best, self._tried[best], base)
 
     def _known(self, target: float, best: tuple[str, ...] | None = None) -> tuple[str, ...] | None:
         """The cheapest of the sets that were run and reach the error, if it is cheaper than another."""
@@ -235,20 +236,28 @@ class Search(Trials):
     def _in(self, name: str, names: Iterable[str]) -> bool:
         return any(within(name, other) for other in names)
 
-    def _descend(
-        self, best: tuple[str, ...] | None, base: float, target: float
-    ) -> tuple[tuple[str, ...] | None, float]:  # fmt: skip
-        """Look for a cheaper set by the shares of a stage, each of which a run corrects.
+    def _expected(self, base: float) -> Expected:
+        """The errors that shares expect beside a stage, whose error is `base`, as runs have corrected them.
 
-        Returns:
-            The cheapest set that reaches the error, and an error that was measured, over the expected.
+        Runs with another batch are not of this program: where the batch makes an error, they say nothing of its layers.
         """
+        stage = self._stage
+        points = [(stage.balance.rest(stage.names) or 1.0, base)]
+        for (names, given), error in self._errors.items():
+            beside = names != stage.names and all(self._in(name, names) for name in stage.names)
+            if beside and given is self._given(names, self._as_given):
+                points.append((stage.balance.rest(names), error))
+        return Expected(points)
+
+    def _descend(self, best: tuple[str, ...] | None, base: float, target: float) -> tuple[str, ...] | None:
+        """The cheapest set that is found to reach the error, by the shares of a stage, each of which a run corrects."""
         first, balance = self._stage.names, self._stage.balance
-        start, failed, slack = balance.rest(first) or 1.0, 0, 1.0
+        start, failed, caution = balance.rest(first) or 1.0, 0, 1.0
         before: tuple[tuple[str, ...], float] | None = None
         last = self.runs + RUNS if self._curved else RUNS
         while self.runs < last and (best is None or self.units.share(best) > _LITTLE):
-            level = start * (target / (base * slack)) ** 2
+            expected = self._expected(base)
+            level = expected.rest(target / caution)
             if best is None:
                 names = self._next(level, target, self.runs == last - 1)
                 self._check_batch(names, start * (target / base) ** 2, target)
@@ -257,21 +266,16 @@ class Search(Trials):
                 if names in self._tried or not self._cheaper(names, best):
                     break
             error = self._attempt(names, target)
-            expected = base * math.sqrt(balance.rest(names) / start)
             if error <= target:
-                best = names
+                best, caution = names, 1.0
             else:
                 failed += 1
-            left = start * (error / (base * slack)) ** 2
-            if before is not None and math.isfinite(left):
+                caution = _CAUTION ** (failed - 1) if math.isfinite(error) else 2 * caution
+            left = expected.rest(error) if math.isfinite(error) else None
+            if before is not None and left is not None:
                 balance.learn(names, before[0], before[1] - left)
-                expected = base * math.sqrt(balance.rest(names) / start)
-            before = (names, left) if math.isfinite(left) else before
-            if math.isfinite(error) and error and expected:
-                slack = error / expected * (1.0 if error <= target else _CAUTION ** (failed - 1))
-            elif error > target:
-                slack *= 2.0
-        return best, slack
+            before = before if left is None else (names, left)
+        return best
 
     def _next(self, level: float, target: float, last: bool) -> tuple[str, ...]:
         """What to try: the cheapest modules that should reach a level; if they did not, all; at last the model."""
@@ -286,8 +290,7 @@ class Search(Trials):
 
     def _shrunk(self, best: tuple[str, ...], base: float, target: float) -> tuple[str, ...]:
         """Without those modules that runs show not to be needed, the dearest first."""
-        first, balance, linear = self._stage.names, self._stage.balance, self._stage.found.linear
-        start = balance.rest(first) or 1.0
+        balance, linear = self._stage.balance, self._stage.found.linear
         for name in sorted(best, key=lambda one: -self.units.price([one])):
             others = self.units.closed(other for other in best if other != name)
             if self.runs >= (CURVED if self._curved else RUNS) or self.units.share([name]) <= _LITTLE:
@@ -299,7 +302,7 @@ class Search(Trials):
                 or not self._cheaper(others, best)
             ):
                 continue
-            likely = base * math.sqrt(balance.rest(others) / start) <= _NEAR * target
+            likely = self._expected(base).error(balance.rest(others)) <= _NEAR * target
             if (likely if linear else self._open(others, target)) and self._attempt(others, target) <= target:
                 best = others
         return best
@@ -322,26 +325,25 @@ class Search(Trials):
         rest = f"; for the rest of the error {', '.join(folded(others, self._found.modules))} would do" * bool(others)
         raise CompareError(
             f"keep(error={target:.1g}): {percent(share)} of this error is in the batch, which is rounded to "
-            f"{name_of(self._subject.low)}, and what would take it in float32 holds {percent(self.units.share(names))} "
-            "of the parameters: subtract an offset from the batch, or pass it in float32 to a layer of its own that is "
-            f"kept{rest}"
+            f"{name_of(self._subject.low)}, and what would take it in float32 holds "
+            f"{of_whole(self.units.share(names))} of the parameters: subtract an offset from the batch, or pass it in "
+            f"float32 to a layer of its own that is kept{rest}"
         )
 
-    def _as_kept(self, names: tuple[str, ...], error: float, base: float, slack: float) -> Kept:
+    def _as_kept(self, names: tuple[str, ...], error: float, base: float) -> Kept:
         share, low = self.units.share(names), self._subject.dtype
         notes = [*self._told]
         if share > _SPREAD:
-            notes.append(f"more than half of the model is kept: {percent(share)} of its parameters")
+            notes.append(f"more than half of the model is kept: {of_whole(share)} of its parameters")
         cost = share, self.units.bytes(names, None if low is None else low.itemsize)
         return Kept(
-            names, error, self.runs, low, *self._ran.get(names, ((), ())), *cost, tuple(self.curve(base, slack)),
-            tuple(notes),
+            names, error, self.runs, low, *self._ran.get(names, ((), ())), *cost, tuple(self.curve(base)), tuple(notes)
         )  # fmt: skip
 
-    def curve(self, base: float, slack: float = 1.0) -> list[tuple[float, float]]:
+    def curve(self, base: float) -> list[tuple[float, float]]:
         """Shares of the parameters, and the errors that are expected of keeping them, or were measured."""
         first, balance, facts = self._stage.names, self._stage.balance, self.facts()
-        start = balance.rest(first) or 1.0
+        expected = self._expected(base)
         steps = list(balance.steps(first))
         steps = [*steps[: -1 : max(1, math.ceil(len(steps) / _CURVE))], *steps[-1:]]
         points = [(self.units.share(names), error) for names, error in facts.items() if math.isfinite(error)]
@@ -350,7 +352,7 @@ class Search(Trials):
             points.append((0.0, self._found.error))
         for names, rest in steps:
             if self.units.closed(names) not in facts:
-                points.append((self.units.share(names), base * slack * math.sqrt(rest / start)))
+                points.append((self.units.share(names), expected.error(rest)))
         return list(_falling(points))
 
 

@@ -25,7 +25,7 @@ class Kept(Drawn):
     Attributes:
         names: of the modules; `""` is the whole model.
         error: of the outputs, measured by running the model so.
-        runs: how many such runs it took to find them.
+        runs: how many such runs it took to find them; 0 where the whole model in the low dtype is good enough.
         dtype: of the rest of the model; None for autocast.
         narrow: those among the modules whose results are cast to the low dtype, as an operation that follows refuses
             float32 beside it.

@@ -12,7 +12,7 @@ from .formats_page import formats_of
 from .measure import INPUTS
 from .pictures import of_comparison, of_formats
 from .strip import above, strip_of
-from .text import site_of, titled
+from .text import of_whole, site_of, titled, verified
 
 _PAGE = Path(__file__).parent / "compare"
 _SHOWN = 12  # rows of a list before the rest is folded
@@ -49,7 +49,7 @@ def render(data: dict[str, Any]) -> str:
         "fold": _NAMES,
     }
     style = f".strip svg{{min-width:{strip['width']}px;max-width:{strip['most']}px;height:{strip['height']}px}}\n"
-    return document(_PAGE, view, {"percent": number, "share": share}, style)
+    return document(_PAGE, view, {"percent": number, "share": share, "of_whole": of_whole}, style)
 
 
 def _layers(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -116,7 +116,11 @@ def _kept_layers(data: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, 
         return None
     ids = {row["name"]: row["id"] for row in rows}
     names = [{"title": titled(name), "id": ids.get(name)} for name in kept["names"]]
-    return kept | {"error": float(kept["error"]), "names": names}
+    return kept | {"error": float(kept["error"]), "names": names, "verified": verified(kept["runs"], _low(data))}
+
+
+def _low(data: dict[str, Any]) -> str:
+    return data["dtype"] or f"{data['region']} autocast"
 
 
 def parts_of(data: dict[str, Any], title: str) -> tuple[Any, ...]:
@@ -132,7 +136,7 @@ def parts_of(data: dict[str, Any], title: str) -> tuple[Any, ...]:
         f"{data['model']}, {title}: {data['verdict']}",
         *(facts(badge("not finite", "error"), line) for line in data["born"]),
         table("", head, (_cells(layer, shared) for layer in rows), "layer"),
-        *_said_of(data["kept"], data["wide"]),
+        *_said_of(data["kept"], data["wide"], _low(data)),
         folded("notes", listed(data["notes"])) if data["notes"] else None,
     )
 
@@ -149,13 +153,13 @@ def _cells(layer: dict[str, Any], shared: bool) -> tuple[Any, ...]:
 
 def parts_of_kept(data: dict[str, Any]) -> tuple[Any, ...]:
     """What shows which modules are kept."""
-    return "modules that stay in float32", *_said_of(data, "float32")
+    return "modules that stay in float32", *_said_of(data, "float32", data["dtype"] or "autocast")
 
 
-def _said_of(kept: dict[str, Any] | None, wide: str) -> Iterator[Any]:
+def _said_of(kept: dict[str, Any] | None, wide: str, low: str) -> Iterator[Any]:
     if kept is not None:
-        runs = f"verified by {kept['runs']} run{'s' * (kept['runs'] != 1)}"
+        runs = verified(kept["runs"], low)
         yield facts(badge(f"keep in {wide}", "info"), f"error {number(float(kept['error']))}", runs)
-        cost = f"{number(kept['parameters'])} of the parameters, {number(kept['bytes'])} of the bytes"
+        cost = f"{of_whole(kept['parameters'])} of the parameters, {of_whole(kept['bytes'])} of the bytes"
         yield joined(*(f"`{titled(name)}`" for name in kept["names"]), cost if kept["names"] else "")
         yield from kept["notes"]

@@ -8,7 +8,7 @@ from typing import Any
 from ..._show.svg import Axis, Chart, Limit, Mark, Series
 from ..formats.table import format_of
 from .bars import number
-from .text import LARGE, percent
+from .text import LARGE, of_whole, percent
 
 HUES = 8  # colours of formats, `f0` and on
 
@@ -58,10 +58,10 @@ def _of_shares(curve: Iterable[Any], kept: dict[str, Any] | None, title: str, wi
     marks = []
     if kept is not None:
         share, error = kept["parameters"], float(kept["error"])
-        marks.append(Mark(share, error, f"kept: {percent(share)}, error {number(error)}", size=6))
+        marks.append(Mark(share, error, f"kept: {of_whole(share)}, error {number(error)}", size=6))
     x = Axis(f"of the parameters in {wide}", low=0.0, high=1.0, said=percent)
-    series = Series(_points(curve), "as the shares expect it", shape="steps")
-    return Chart(title, x, Axis("output error", log=10, said=percent), [series], marks)
+    series = Series(_points(curve), "expected, or measured", shape="steps")
+    return Chart(title, x, _errors("output error"), [series], marks)
 
 
 def _of_bits(placed: dict[str, Any] | None, title: str, marks: Iterable[Mark] = ()) -> Chart:
@@ -73,7 +73,7 @@ def _of_bits(placed: dict[str, Any] | None, title: str, marks: Iterable[Mark] = 
         series.append(Series(points, "expected of the best choice with so many bits"))
         if (bend := knee(points)) is not None:
             marks.append(Mark(*bend, f"knee: {bend[0]:.3g} bits, {number(bend[1])}", hollow=True))
-    return Chart(title, Axis("bits a weight"), Axis("output error", log=10, said=percent), series, marks)
+    return Chart(title, Axis("bits a weight"), _errors("output error"), series, marks)
 
 
 def _of_depth(data: dict[str, Any], title: str) -> Chart:
@@ -81,9 +81,14 @@ def _of_depth(data: dict[str, Any], title: str) -> Chart:
     points = [(place, error) for place, error, _ in steps]
     above = (Mark(x, y, f"first above 1 % at {name}") for x, y, name in steps if name and y > LARGE)
     marks = list(itertools.islice(above, 1))
-    y = Axis("error of a module's output", log=10, said=percent)
+    y = _errors("error of a module's output")
     series = [Series(points, shape="steps")]
     return Chart(f"{title}: error from input to output", Axis("modules"), y, series, marks, [Limit(LARGE, "1 %")])
+
+
+def _errors(title: str) -> Axis:
+    """An axis of errors: its title has the unit, which each tick has no room for."""
+    return Axis(f"{title} (%)", log=10, said=lambda value: f"{100 * value:g}")
 
 
 def _points(curve: Iterable[Any]) -> list[Point]:

@@ -21,7 +21,7 @@ from .kept import Kept
 from .measure import DECIDED, INPUTS, Measured, Part
 from .pictures import of_comparison
 from .subject import Subject, widest
-from .text import COLUMNS, LARGE, bars, folded, percent, runs_of, site_of, titled
+from .text import COLUMNS, LARGE, bars, folded, of_whole, percent, site_of, titled, verified
 
 _SHOWN = 8  # layers of a printed comparison
 _LEAST = 0.005  # a share below is printed as 0
@@ -43,8 +43,8 @@ class Layer(Row):
         weights: the part that comes from storing or casting parameters to the low dtype.
         arithmetic: the part that comes from computing in it.
         decisions: the part that comes from choices (argmax, topk, comparisons) that come out otherwise.
-        saves: how much of the error² keeping the module in float32, with all in it, would save; expected from the
-            shares, or measured.
+        saves: how much of the error² keeping the module in float32 would save; expected from the shares, or measured.
+            None for a module that cannot be kept, and for one that has such modules in it.
         measured: whether `saves` was measured, by a run with the module in float32: of the layers that shares put
             first, and where they do not explain the error of those that bisection reaches.
         error: of the module's output, relative to its output in the wider dtype; None if it returns no floating tensor.
@@ -109,8 +109,7 @@ class Comparison(Drawn):
         linear (bool): whether shares tell what layers save: they explain 0.9 to 1.1 of the error, and choices less than
             0.1.
         layers (list[Layer]): one `Layer` for each module, first the one that saves most if it is kept, but after the
-            layer whose error that is (`through`); of those that cannot be kept, or have others in them, what they
-            compute themselves counts.
+            layer whose error that is (`through`); where `saves` is None, the share counts.
         lines (list[Line]): one `Line` for each line, the largest share first.
         parameters (dict[str, float]): the share of each parameter that is stored in the low dtype, by its name.
         curve (list[tuple[float, float]]): pairs of a share of the parameters in float32 and the error that is expected
@@ -285,8 +284,9 @@ class Comparison(Drawn):
         names = ", ".join(folded(kept.names, self._found.modules)) or "nothing"
         if kept.names == ("",):
             names = "the whole model, as no part of it is enough"
-        cost = f"; {percent(kept.parameters)} of the parameters" if kept.names else ""
-        yield f"keep in {self.wide}: {names} -> {percent(kept.error)} (verified by {runs_of(kept.runs)}{cost})"
+        cost = f"; {of_whole(kept.parameters)} of the parameters" if kept.names else ""
+        how = verified(kept.runs, self._subject.title)
+        yield f"keep in {self.wide}: {names} -> {percent(kept.error)} ({how}{cost})"
         for note in kept.notes:
             yield f"note: {note}"
 
@@ -342,14 +342,14 @@ def _layers(
     parts: dict[str, list[Part]] = {name: [] for name in found.courses}
     for part in found.parts.values():
         parts.setdefault(part.module, []).append(part)
-    rows = []
+    rows, leaves = [], set() if search is None else set(search.leaves)
     for name, own in parts.items():
         course = found.courses.get(name)
         sums = _sum(own)
         share = sum(sums) if found.shared else None
         saves = measured.get(name)
-        if name not in measured and linear and search is not None:
-            saves = search.saved(name) if name in search.units.names else 0.0
+        if saves is None and linear and search is not None and name in leaves:
+            saves = min(search.saved(name), 1.0)  # shares that cancel, or that runs have corrected, add up to more
         own = sorted(own, key=lambda part: -abs(part.share))
         lines = dict.fromkeys(site_of(*part.site.key) for part in own if part.site is not None)
         kind = "" if name == INPUTS else type(found.modules[name]).__name__
@@ -357,8 +357,7 @@ def _layers(
         alone = found.alone.get(name)
         through = search.through(name) if search is not None and saves else ""
         rows.append(Layer(name, share, *sums, saves, error, kind, tuple(lines), name in measured, alone, through))
-    leaves = set() if search is None else set(search.leaves)
-    ranks = {row.name: _rank(row, row.name in leaves) for row in rows}
+    ranks = {row.name: _rank(row) for row in rows}
     yield from sorted(rows, key=lambda row: _place_of(row, ranks))
 
 
@@ -368,10 +367,10 @@ def _place_of(row: Layer, ranks: Mapping[str, float]) -> tuple[float, bool]:
     return (-min(rank, cause), True) if cause > _ALIKE * rank else (-rank, False)
 
 
-def _rank(row: Layer, leaf: bool) -> float:
+def _rank(row: Layer) -> float:
     if row.share is None:
         return row.error or 0.0
-    return row.saves if leaf and row.saves is not None else abs(row.share)
+    return abs(row.share) if row.saves is None else row.saves
 
 
 def _lines(found: Measured) -> Iterator[Line]:
@@ -414,11 +413,7 @@ def _report_lines(result: Comparison) -> Iterator[str]:
 
 
 def _rows(result: Comparison) -> Iterator[str]:
-    alone = set() if result._search is None else set(result._search.leaves)
-    shown = [
-        layer for layer in result.layers
-        if abs(layer.share or 0) >= _LEAST or (layer.name in alone and (layer.saves or 0) >= _LEAST)
-    ][:_SHOWN]  # fmt: skip
+    shown = [layer for layer in result.layers if max(abs(layer.share or 0), layer.saves or 0) >= _LEAST][:_SHOWN]
     told = [
         (_saves(layer), _share(layer.share), titled(layer.name), _parts(layer, result.arithmetic), _first_place(layer))
         for layer in shown
@@ -449,8 +444,9 @@ def _curve(result: Comparison) -> Iterator[str]:
             before = error
     drawn = bars([error for _, error in shown[:_SHOWN]])
     width = max(map(len, drawn), default=0)
+    room = max(7, *(len(percent(error)) for _, error in shown[:_SHOWN]), 0)
     for (name, error), bar in zip(shown, drawn, strict=False):
-        yield f"  {percent(error):>7}  {bar:<{width}}  after {cut(titled(name), COLUMNS - 19 - width)}"
+        yield f"  {percent(error):>{room}}  {bar:<{width}}  after {cut(titled(name), COLUMNS - 12 - room - width)}"
 
 
 def _share(share: float | None) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from .bars import bar, number, scale_of, share_text, short, words_of
 from .measure import INPUTS
-from .text import LARGE, titled
+from .text import LARGE, percent, titled
 
 _TOP, _ERROR, _GAP, _SHARES, _LANE = 16, 150, 24, 72, 19  # heights
 _FLOOR, _BARS = _TOP + _ERROR, _TOP + _ERROR + _GAP  # where the errors stand, and where the shares begin
@@ -125,13 +125,8 @@ def _errors(slots: list[dict[str, Any]]) -> dict[str, Any]:
         slot["turn"] = slot["y"]
         if above(slot["error"]):
             slot["turn"] = _FLOOR if slot["lost"] or large is None else large
-    ticks = [{"y": down(10.0**exponent), "says": power(exponent)} for exponent in range(low, high + 1)]
+    ticks = [{"y": down(10.0**exponent), "says": percent(10.0**exponent)} for exponent in range(low, high + 1)]
     return {"ticks": ticks, "large": large}
-
-
-def power(exponent: int) -> str:
-    """A power of ten as an error."""
-    return f"{100 * 10.0**exponent:g} %" if exponent >= -4 else f"1e{exponent:03d}"
 
 
 # --- shares -------------------------------------------------------------------------------------------------------

@@ -12,13 +12,18 @@ LARGE = 0.01  # an error of a module's output that is worth telling
 
 
 def percent(value: float) -> str:
-    """A share as a reader wants it: `56 %`, `0.42 %`, `1.3e-05`."""
+    """An error or a share as a reader wants it, in one unit: `56 %`, `0.42 %`, `0.0013 %`, `1.3e-05 %`."""
     if not math.isfinite(value):
         return str(value)
     value *= 100
-    if value and abs(value) < 0.01:
-        return f"{value / 100:.1e}"
     return f"{value:.0f} %" if abs(value) >= 9.95 else f"{value:.2g} %"
+
+
+def of_whole(value: float) -> str:
+    """A part of a whole: only all of it is 100 %, and only nothing is 0 %."""
+    if 0.995 <= value < 1:
+        return f"{math.floor(1000 * value) / 10} %"
+    return "< 0.01 %" if 0 < value < 1e-4 else percent(value)
 
 
 def bars(errors: Sequence[float]) -> list[str]:
@@ -35,6 +40,11 @@ def bars(errors: Sequence[float]) -> list[str]:
 
 def runs_of(count: int) -> str:
     return "1 run" if count == 1 else f"{count} runs"
+
+
+def verified(runs: int, low: str) -> str:
+    """How an error was measured: where nothing need be kept, it is that of the model that was compared."""
+    return f"verified by {runs_of(runs)}" if runs else f"the whole model in {low}"
 
 
 def titled(name: str) -> str:

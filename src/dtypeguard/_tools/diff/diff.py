@@ -52,6 +52,7 @@ def diff(a: Any, b: Any, /, batch: Any, *, names: Names = None, loss: Callable[.
 
     Raises:
         CompareError: one of the programs does not run on the batch, or their outputs have nothing in common.
+        DeviceError: a tensor of the batch is on meta.
         TypeError, ValueError, OSError: an argument is of the wrong type, or no capture.
 
     >>> import copy, torch, dtypeguard
@@ -62,7 +63,7 @@ def diff(a: Any, b: Any, /, batch: Any, *, names: Names = None, loss: Callable[.
     >>> d.verdict, d.where.name
     ('another function', '1')
     """
-    given, draws, own = batch_of(batch, "diff: `batch`"), Draws(), _loss(loss)
+    given, draws, own = batch_of(batch, "diff"), Draws(), _loss(loss)
     mask = _mask(given)
     with torch.inference_mode(False), task("diff"), without_padding(mask):
         first = _side("a", a, given, draws, own)
@@ -140,9 +141,7 @@ def capture(model: Any, /, batch: Any, path: str | os.PathLike[str]) -> None:
     'same'
     """
     with torch.inference_mode(False), task("capture"):
-        side = Side(
-            "model", _program("model", model, "capture"), batch_of(batch, "capture: `batch`"), Draws(), tool="capture"
-        )
+        side = Side("model", _program("model", model, "capture"), batch_of(batch, "capture"), Draws(), tool="capture")
         save(recorded(side), path)
 
 

@@ -6,7 +6,7 @@ import sys
 from ..._core.base.usage import Failed, Usage
 from ..audit.command import try_files, write_files
 from ..audit.factory import made_by
-from .dryrun import dryrun
+from .dryrun import Undrawn, dryrun
 
 
 def run(options: argparse.Namespace) -> int:
@@ -20,7 +20,12 @@ def run(options: argparse.Namespace) -> int:
     model, batch = made_by(options.model), None if options.batch is None else made_by(options.batch)
     regions = options.region and [None if name.lower() == "none" else name for name in options.region]
     try:
-        table = dryrun(model, batch, dtypes=options.dtype, region=regions)
+        table = dryrun(model, batch, dtypes=options.dtypes, region=regions)
+    except Undrawn as error:
+        raise Usage(
+            f"a batch is missing: write --batch package.module:function, which returns {error.needed}; none can be "
+            f"drawn from annotations ({error.why})"
+        ) from error
     except (TypeError, ValueError) as error:
         raise Usage(str(error)) from error
     print(table)

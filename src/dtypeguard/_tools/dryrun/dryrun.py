@@ -117,6 +117,17 @@ def computes_in(model: nn.Module, batch: Any, tool: str) -> dict[str, tuple[torc
     return dict(cell.modules)
 
 
+class Undrawn(TypeError):
+    """There is no batch, and none can be drawn from annotations."""
+
+    def __init__(self, model: str, needed: str, why: str) -> None:
+        self.needed, self.why = needed, why
+        super().__init__(
+            f"dryrun({model}) needs a batch: pass what the model is called with, dryrun(model, {needed}); none can be "
+            f"drawn from annotations ({why})"
+        )
+
+
 def _inputs(root: nn.Module, batch: Any, tool: str = "dryrun") -> Inputs:
     """The batch; where there is none, one that is drawn from annotations."""
     name, signature = type(root).__name__, inspect.signature(root.forward)
@@ -149,10 +160,7 @@ def _drawn(root: nn.Module, name: str, signature: inspect.Signature) -> Inputs:
         names = [n for n, p in signature.parameters.items() if p.default is p.empty] or ["..."]
         needed = names[0] if len(names) == 1 else f"({', '.join(names)})"
         why = str(error).partition("\n")[0] or type(error).__name__
-        raise TypeError(
-            f"dryrun({name}) needs a batch: pass what the model is called with, dryrun(model, {needed}); none can "
-            f"be drawn from annotations ({why})"
-        ) from (None if isinstance(error, AnnotationError) else error)
+        raise Undrawn(name, needed, why) from (None if isinstance(error, AnnotationError) else error)
     return bound
 
 

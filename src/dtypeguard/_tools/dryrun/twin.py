@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..._core.base.errors import quoted
 from ..._core.base.modules import root_of
+from ..._core.base.options import kind_of
 from ..._core.contract.anchor import LAZY
 from ..._core.doors.guard import unguard
 from ..calls import Inputs
@@ -27,7 +27,8 @@ class Original:
     def __init__(self, model: Any) -> None:
         root = root_of(model)
         if not isinstance(root, nn.Module):
-            raise TypeError(f"dryrun takes an nn.Module, not {quoted(model)}: write a module that calls it")
+            advice = "write a module that calls it" if callable(model) else "pass the nn.Module itself"
+            raise TypeError(f"dryrun takes an nn.Module, not {kind_of(model)}: {advice}")
         if isinstance(root, torch.jit.ScriptModule):
             raise TypeError(
                 f"{type(root).__name__} is a ScriptModule, whose code is no Python: pass the model it is of"
