@@ -90,6 +90,7 @@ def diff(a: Any, b: Any, /, batch: Any, *, names: Names = None, loss: Callable[.
 def _live(a: Side, b: Side, names: Names, dtypes: Dtypes | None) -> ProgramDiff:
     """Two programs that are here."""
     found = measure(a, b, names)
+    _check_values(found.outputs[:2])
     found.dtypes = dtypes
     if found.precision is torch.float32:
         found.notes.append(
@@ -108,6 +109,18 @@ def _live(a: Side, b: Side, names: Names, dtypes: Dtypes | None) -> ProgramDiff:
             found.outputs["ab".index(side.name)] = compiled.outputs
     made.gradients, made.tokens = grads, _tokens(found, a.batch)
     return made
+
+
+def _check_values(outputs: list[list[Tensor]]) -> None:
+    """Outputs that tell no programs apart: two that both give NaN are the same one, or any two."""
+    known = [one for one in outputs[0] + outputs[1] if one.numel()]
+    if not known:
+        raise CompareError("diff: the outputs have no values, so there is nothing to compare: look at the batch")
+    if not any(bool(one.isfinite().any()) for one in known):
+        raise CompareError(
+            "diff: no value of the outputs is finite, so there is nothing to compare: look at the batch and at the "
+            "weights"
+        )
 
 
 def _result_of(a: Side | Recorded, b: Side | Recorded, found: Found, behind: Point | None = None) -> ProgramDiff:
