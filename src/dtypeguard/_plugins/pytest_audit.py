@@ -62,6 +62,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_found] = collections.Counter()
     if config.getoption(_WRITE) and _baseline(config) is None:
         raise pytest.UsageError(f"{_WRITE} needs {_INI} = PATH in pytest's configuration")
+    path = _baseline(config)
+    if path is not None and config.getoption("dtypeguard_audit", None) is not None and not config.getoption(_WRITE):
+        from dtypeguard._show.report.baseline import load
+
+        try:
+            load(path, _WRITE)
+        except (OSError, ValueError) as error:
+            raise pytest.UsageError(str(error)) from None
 
 
 @pytest.fixture
@@ -143,7 +151,7 @@ def _begin(item: pytest.Item) -> _Watch:
     baseline = None if baseline is None else item.config.rootpath / baseline
     write = item.config.getoption(_WRITE)
     if baseline is not None and not write:
-        load(baseline)  # what is wrong with it is said before the test runs
+        load(baseline, _WRITE)  # what is wrong with it is said before the test runs
     suite = item.config.stash.get(suite_of, None)
     of_audit = {} if suite is None else {**suite.options}
     of_audit |= {name: options[name] for name in _OF_AUDIT if name in options}

@@ -237,7 +237,7 @@ class Watch(Result):
 
     def __repr__(self) -> str:
         what = f"{self._names.title}, {', '.join(watched.title for watched in self._optimizers)}"
-        return f"<{'removed ' if self.closed else ''}watch of {what}: {len(self.report())} findings>"
+        return f"<{'removed ' if self.closed else ''}watch of {what}: {number(len(self.report()), 'finding')}>"
 
     def _data(self) -> dict[str, Any]:
         return {

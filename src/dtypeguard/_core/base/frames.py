@@ -33,6 +33,7 @@ _INTERNAL: tuple[str, ...] = (
     _LIBRARY + "contextlib.py",
     os.path.join(_LIBRARY + "asyncio", ""),  # whose loop runs a task, not its author's line
     _TEXT,
+    os.path.join(os.path.dirname(os.path.abspath(sys.executable)), "dtypeguard"),  # the console script
 )
 _HOOKS = "accelerate/"  # stands between a caller and a model that it prepared
 _PACKAGES = frozenset(["site-packages", "dist-packages"])  # the second on Debian, and so on Colab

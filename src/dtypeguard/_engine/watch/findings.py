@@ -133,8 +133,8 @@ class Findings:
         for found in findings:
             seen = (name,) if name is not None else found.seen_in
             key = (
-                found.rule, found.file, found.line, found.function, found.module_path, found.op, found.from_dtype,
-                found.to_dtype, *((spot.file, spot.line) for spot in found.spots[1:]),
+                found.rule, found.file, found.line, found.function, found.module_path, found.op,
+                *((spot.file, spot.line) for spot in found.spots[1:]),
             )  # fmt: skip
             known = self._findings.get(key)
             if known is None:

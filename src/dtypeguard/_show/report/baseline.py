@@ -49,8 +49,8 @@ class Baseline:
         return new
 
 
-def load(path: str | os.PathLike[str]) -> Baseline:
-    """Read a baseline.
+def load(path: str | os.PathLike[str], writes: str = "--write-baseline") -> Baseline:
+    """Read a baseline, which the option `writes` writes.
 
     Raises:
         FileNotFoundError: where there is none.
@@ -60,7 +60,7 @@ def load(path: str | os.PathLike[str]) -> Baseline:
     try:
         data = json.loads(file.read_bytes())
     except FileNotFoundError:
-        raise FileNotFoundError(f"there is no baseline {file}: write it first (--write-baseline)") from None
+        raise FileNotFoundError(f"there is no baseline {file}: write it first ({writes})") from None
     except OSError as error:
         raise ValueError(f"the baseline {file} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # JSON, UTF-8
