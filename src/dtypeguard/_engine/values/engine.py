@@ -298,6 +298,8 @@ class Values:
         harm = self.harms.get(row)
         if harm is None:
             harm = self.harms[row] = Harm(row, cause)
+        if harm.cause is Cause.AMPLIFIED:  # what lost a little in each round may stand still by now
+            harm.cause = cause
         harm.felt[what, site] = max(error, harm.felt.get((what, site), 0.0))
 
     # ------------------------------------------------------------ life

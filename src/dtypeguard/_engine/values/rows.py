@@ -166,17 +166,18 @@ class Row:
     def culprits(self) -> Iterator["Row"]:
         """The rows behind this one that spoil values, the nearest first.
 
-        One that only makes more of what was wrong before counts if there is no other: nothing that is done to it helps.
+        Those that only make more of what was wrong before come last: nothing that is done to them helps.
         """
         chain = list(self.chain())
         spoil = [place for place, row in enumerate(chain) if row.cause is not None]
-        mere = set()
+        mere = []
         for place, before in itertools.pairwise(spoil):
             row, between = chain[place], chain[place + 1 : before]
             handed_on = row.incoming > row.by_itself and all(one.error > one.by_itself for one in between)
             if row.cause is Cause.AMPLIFIED and (handed_on or row.incoming >= LOST):
-                mere.add(row)
+                mere.append(row)
         yield from [chain[place] for place in spoil if chain[place] not in mere]
+        yield from mere
 
     def rounded(self) -> "Row | None":
         """The row behind this one in which the error was rounded that this one makes larger."""
