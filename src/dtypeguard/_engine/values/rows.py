@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..._core.base.dtypes import HALF_ULP
+from ..._core.base.dtypes import HALF, HALF_ULP
 from ..watch.sites import Site
 from .measure import Error
 
@@ -183,7 +183,7 @@ class Row:
         """The row behind this one in which the error was rounded that this one makes larger."""
         rows = list(self.chain())[1:]
         grown = [row for row in rows if row.error and row.incoming <= row.error / 2]
-        mine = [row for row in grown if row.error <= _ROUNDINGS * row.half_ulp]
+        mine = [row for row in grown if row.dtype in HALF or row.error <= _ROUNDINGS * row.half_ulp]
         return next(iter([*mine, *grown, *rows[-1:]]), None)
 
     def measured(self, error: Error, effective: float, incoming: float, parent: "Row | None") -> bool:

@@ -262,7 +262,8 @@ class Shadow:
         builds_up = _builds_up(op, row, incoming)
         grown = builds_up and relative > _BUILT_UP[row.dtype in HALF]
         suspects = [one for one in incoming if not (grown and _loops(one.row, row))]
-        source = max(suspects, key=_suspect if self.choices.whole else attrgetter("error"), default=None)
+        likely = _suspect if self.choices.whole else attrgetter("error")
+        source = max(suspects, key=likely, default=None)
         squares = are_squares(op, args, incoming)
         lost = op.cancels is Cancels.LOST or (op.cancels is Cancels.ROOT and not squares)
         if lost and incoming:  # from here on a difference is judged by itself
@@ -285,6 +286,8 @@ class Shadow:
             mean.held.floor = norm(variance.held.like(variance.tensor).abs().sqrt())
         if row.backward:
             row.digits = max(row.digits, min(gradient_of_softmax(op, args, error), effective))
+        if grown and row.dtype in HALF:  # it rounds by itself, whatever it is computed from
+            source = max(incoming, key=likely)
         if row.measured(error, effective, carried, None if source is None else source.row) and tensor.numel():
             row.example, row.whole, row.builds_up = worst(tensor, shadow), whole, grown
         if (tensor.dtype is torch.float16 and not op.exact) or op.name == "_to_copy":

@@ -122,6 +122,8 @@ def angles(event: Op, audit: Recorder) -> None:
         return
     _blame_use(source, f"used as angles at {event.site}", audit)
     dtype = _rounded_in(source, audit)
+    if dtype is not source.dtype and any(isinstance(cause, Collision) for cause in audit.lineage.causes([source], 64)):
+        return  # where they were rounded has been told
     if dtype not in _EXACT or not event.readable or not source.numel():
         return
     if not audit.due("DG108", event.site, event.name):
