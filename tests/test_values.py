@@ -292,6 +292,24 @@ def test_a_comparison_of_what_has_lost_its_digits_is_a_place_where_harm_is_felt(
     assert "it reaches a comparison; rounded in float16" in finding.message
 
 
+def test_what_is_not_finite_is_born_once_in_a_loop_of_layers_too():
+    def normalized():
+        torch.manual_seed(0)
+        x = torch.randn(4, 64).bfloat16()
+        for _ in range(4):
+            x = x + 30
+            mean = x.mean(-1, keepdim=True)
+            variance = (x * x).mean(-1, keepdim=True) - mean * mean
+            x = x + (x - mean) / (variance + 1e-5).sqrt()
+        return x.sum().item()
+
+    report, _ = audited(normalized)
+    (finding,) = report.findings
+    assert finding.rule == "DG901"
+    assert "(variance + 1e-5).sqrt()" in finding.message
+    assert "the digits are lost at (x * x).mean(-1, keepdim=True) - mean * mean" in finding.message
+
+
 def test_what_has_no_shadow_is_counted_by_name():
     report, _ = audited(lambda: twice(torch.ones(3, dtype=BF16) / 3).sum().item())
     assert report.values["not_shadowed"] == {"dtypeguard_tests::twice": 1}

@@ -188,6 +188,8 @@ class Row:
 
     def measured(self, error: Error, effective: float, incoming: float, parent: "Row | None") -> bool:
         """Enter what was measured; whether it is worse than all before."""
+        if self.error and not self.lost and math.isinf(incoming):  # NaN that comes in says nothing of the line
+            return False
         self.count += error.count
         self.lost += error.lost
         self.largest = max(self.largest, error.level)

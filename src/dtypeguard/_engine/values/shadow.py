@@ -260,7 +260,7 @@ class Shadow:
             cancellation = max(1.0, min(cancellation, relative / below if below else cancellation))
         effective, whole = relative / cancellation, error.relative(floor) / cancellation
         builds_up = _builds_up(op, row, incoming)
-        grown = builds_up and relative > _BUILT_UP[row.dtype in HALF]
+        grown = builds_up and _BUILT_UP[row.dtype in HALF] < relative < math.inf
         suspects = [one for one in incoming if not (grown and _loops(one.row, row))]
         likely = _suspect if self.choices.whole else attrgetter("error")
         source = max(suspects, key=likely, default=None)
