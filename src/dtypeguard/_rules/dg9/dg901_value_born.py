@@ -29,6 +29,7 @@ RULE = Rule(
         " second also says what a wider dtype has in the value's place. Values that nothing is computed from any more "
         "(masked scores, gradients that a GradScaler throws away) are an info."
     ),
+    at_birth=True,
     unsafe=("stable_form", "layer_in_float32", "widen_operands", "retype_inside", "widen_origins"),
     sources=(
         "https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html#extremal-values",
@@ -97,7 +98,8 @@ def _advice(harm: Harm, lost: Row | None) -> str:
     if (written := instead(row)) is not None:
         return written
     if lost is not None:
-        return f"compute in {wide_of(lost)} at {lost.site}: `{lost.site.expression or lost.name}` makes roundings large"
+        what = lost.site.expression or lost.name
+        return f"compute `{what}` and what it is computed from in {wide_of(lost)}: it makes roundings large"
     overflows = row.dtype is torch.float32 or row.born > row.lost  # in the wider dtype of half precision too
     if harm.cause is Cause.BORN and overflows and row.name.rstrip("_") in _INSTEAD:
         return _INSTEAD[row.name.rstrip("_")]
