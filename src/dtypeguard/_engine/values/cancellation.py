@@ -5,7 +5,6 @@ of what was subtracted, until something divides by it, takes its root or its log
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,24 +12,13 @@ from torch import Tensor
 
 from ..._core.base.dtypes import HALF_ULP
 from ..ops import SUMS, Cancels, Operator
+from .incoming import Incoming
 from .measure import Error, norm
 from .memory import ShadowStorage
-from .rows import Row
 
 _SPECTRAL = frozenset("_linalg_eigh linalg_eig _linalg_eigvals linalg_eigvals _linalg_svd".split())
 _WIDEST = 1e15  # a cancellation; what is larger says no more
 _ZERO = 16  # roundings of the wider dtype
-
-
-@dataclass(slots=True)
-class Incoming:
-    """An input: its error, and where it was computed."""
-
-    tensor: Tensor
-    error: float  # as a share of what it was computed from
-    held: ShadowStorage
-    row: Row | None
-    cancellation: float
 
 
 def cancellation_of(

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from ..ops import Operator
+from .incoming import SINGLE_ERROR
 from .memory import Memory, ShadowStorage
 from .rows import Row
 
 _EQUAL = 100.0  # a cancellation of what was subtracted though it is nearly equal
-SINGLE_ERROR = 2.0**-13  # what is larger is no rounding of float32
 _SAME = 4.0  # roundings of the wider dtype
 _MASKED = -1e4  # a score that is less was masked: which of these is chosen does not matter
 _FAR = 0.05  # of an axis, for a value that is sorted

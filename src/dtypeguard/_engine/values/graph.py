@@ -27,10 +27,10 @@ from ..._core.base import private
 from ..._core.base.dtypes import WIDER
 from ..operands import shadowed
 from ..ops import FUSED, Operator, Way
-from .cancellation import Incoming
+from .incoming import Given, Incoming
 from .memory import Memory, ShadowStorage
 from .rows import Row
-from .shadow import Given, RowOf, Shadow, Writing
+from .shadow import RowOf, Shadow, Writing
 
 _STORED = torch.bfloat16  # an error needs few digits, and the range of float32
 _FROM_HALF = {**WIDER, torch.float32: torch.float32, torch.complex64: torch.complex64}

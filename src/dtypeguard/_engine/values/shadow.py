@@ -20,29 +20,25 @@ from ..operands import operands, shadowed
 from ..ops import ACCUMULATES, BESIDES, FUSED, Cancels, Operator, Way
 from ..watch.text import LARGEST
 from . import moves
-from .cancellation import Incoming, are_squares, cancellation_of, gradient_of_softmax
-from .choices import SINGLE_ERROR, WHOLE, Choices, at_places, decidable
+from .cancellation import are_squares, cancellation_of, gradient_of_softmax
+from .choices import WHOLE, Choices, at_places, decidable
+from .incoming import Given, Incoming, all_incoming, builds_up, largest_cancellation, loops, measured, suspicion
 from .kernels import composite
 from .measure import error_of, flushed, norm, worst
 from .memory import DOUBLE, SINGLE, Memory, ShadowStorage
-from .rows import Cause, Row
+from .rows import Row
 
-# Results do not change if these are scaled by 1/4 to 4, only `_LOOP` may not be 1: measured on the programs of DG9 and
-# the healthy cases.
+# Results do not change if these are scaled by 1/4 to 4: measured on the programs of DG9 and the healthy cases.
 _EQUAL = 100.0  # a cancellation of what was subtracted though it is nearly equal
 _FAR = 2.0  # factor over the largest incoming cancellation
 _MADE = 2  # a tensor written more than twice (created, changed) is a running total
 _LONG = 16  # writes to one tensor, from which on it is looked at as often as a line
-_WHOLE = 4.0  # what an error in whole numbers counts for, beside one that was rounded anew
 _WRONG = 0.25  # an error of what is written, for which it may go another way
 _GROWN = 2.0  # times the error of what is added
 _OFTEN = 32  # visits of a running total between two measurements
 _BUILT_UP = {True: 0.02, False: 0.1}  # an error that has grown in a loop, of half precision or of a wide state
-_NARROWS = frozenset(["copy_", "_to_copy"])
-_LOOP = 4  # operations from one round of an accumulation to the next
 
 RowOf = Callable[[Operator, torch.dtype], Row]
-Given = dict[int, tuple[Tensor, ShadowStorage | None]]  # by id: inputs that can have a shadow, and it
 
 
 @dataclass(slots=True)
@@ -88,7 +84,7 @@ class Shadow:
             held.writes += 1
             moves.begin(tensor, held)
             look = look or (held.writes >= _LONG and held.writes & (held.writes - 1) == 0)
-        incoming = [_measure_input(tensor, held, look) for tensor, held in zip(targets, helds, strict=True)]
+        incoming = [measured(tensor, held, look) for tensor, held in zip(targets, helds, strict=True)]
         first = targets[0]
         values = shadow = None
         if look and first.numel() <= LARGEST:
@@ -143,7 +139,7 @@ class Shadow:
             if look and op.name in WHOLE and isinstance(out, Tensor):
                 self.choices.rounded(op, args, out)
             return
-        incoming = _all_incoming(given, look, writing)
+        incoming = all_incoming(given, look, [] if writing is None else writing.incoming)
         try:
             shadows = self._compute_shadows(op, args, kwargs, inputs, given, out, made, writing)
         except Exception as error:
@@ -169,7 +165,7 @@ class Shadow:
                 self.spoil.add(row)
         elif pairs:
             for _, held in pairs:
-                held.error, held.cancellation = row.error, _largest_cancellation(incoming)
+                held.error, held.cancellation = row.error, largest_cancellation(incoming)
                 held.whole = row.whole
                 held.origin = next((one.held.origin for one in incoming if one.held.origin is not None), None)
         if way is Way.PICK and _due(row):
@@ -259,10 +255,10 @@ class Shadow:
             below = max((one.error for one in incoming if one.tensor is not args[0]), default=0.0)
             cancellation = max(1.0, min(cancellation, relative / below if below else cancellation))
         effective, whole = relative / cancellation, error.relative(floor) / cancellation
-        builds_up = _builds_up(op, row, incoming)
-        grown = builds_up and _BUILT_UP[row.dtype in HALF] < relative < math.inf
-        suspects = [one for one in incoming if not (grown and _loops(one.row, row))]
-        likely = _suspect if self.choices.whole else attrgetter("error")
+        rounds = builds_up(op, row, incoming)
+        grown = rounds and _BUILT_UP[row.dtype in HALF] < relative < math.inf
+        suspects = [one for one in incoming if not (grown and loops(one.row, row))]
+        likely = suspicion if self.choices.whole else attrgetter("error")
         source = max(suspects, key=likely, default=None)
         squares = are_squares(op, args, incoming)
         lost = op.cancels is Cancels.LOST or (op.cancels is Cancels.ROOT and not squares)
@@ -297,7 +293,7 @@ class Shadow:
         elif writing is not None:
             moves.follows(writing.incoming[0].tensor, writing.incoming[0].held)
         if tensor.numel() <= LARGEST and error.distance:
-            wide = builds_up and row.dtype not in HALF  # then it is its factor that is wrong
+            wide = rounds and row.dtype not in HALF  # then it is its factor that is wrong
             if cancellation <= _EQUAL and not wide:  # a strongly cancelled result is no total, it compensates
                 self._stalls(op, args, row, effective, tensor, shadow, incoming, writing)
             self._collides(row, tensor.to(shadow.dtype), shadow, carried)
@@ -316,7 +312,7 @@ class Shadow:
         """An accumulation whose values stay where they are, while the shadow moves."""
         if op.name not in ACCUMULATES:
             return
-        total = next((one for one in incoming if one.tensor.shape == tensor.shape and _loops(one.row, row)), None)
+        total = next((one for one in incoming if one.tensor.shape == tensor.shape and loops(one.row, row)), None)
         others = max((one.error for one in incoming if one is not total), default=0.0)
         if total is None and self.totals and row in self.totals and writing is None:
             same = (one for one in args if isinstance(one, Tensor) and one.shape == tensor.shape)
@@ -344,7 +340,7 @@ class Shadow:
             row.absorbed = moves.absorbed(op, args, tensor, shadow)
             return
         target = writing.incoming[0]
-        others = [one for one in incoming[len(writing.incoming) :] if not _loops(one.row, row)]
+        others = [one for one in incoming[len(writing.incoming) :] if not loops(one.row, row)]
         inherits = max((one.error for one in others), default=0.0) > _WRONG
         stuck = 0
         if not inherits and not row.backward and op.name not in BESIDES:
@@ -407,7 +403,7 @@ class Shadow:
 def _due(row: Row) -> bool:
     """Whether to measure: at powers of two, and in a running total more often, which may stand still between them."""
     visits = row.visits
-    return visits & (visits - 1) == 0 or (visits % _OFTEN == 0 and _loops(row.previous, row))
+    return visits & (visits - 1) == 0 or (visits % _OFTEN == 0 and loops(row.previous, row))
 
 
 def written(op: Operator, args: Any, kwargs: Any) -> Iterator[Tensor]:
@@ -437,15 +433,6 @@ def _pairs(out: Any, results: Any, made: list[Tensor]) -> list[tuple[Tensor, Ten
     ]  # fmt: skip
 
 
-def _loops(row: Row | None, to: Row) -> bool:
-    """Whether a row comes soon after another one of an accumulation."""
-    for _ in range(_LOOP):
-        if row is to:
-            return True
-        row = None if row is None else row.previous
-    return False
-
-
 def _widened(value: Any, known: dict[int, Tensor], real: torch.dtype, imaginary: torch.dtype) -> Any:
     """An argument in the wider dtype; `known` has the tensors by id."""
     if isinstance(value, Tensor):
@@ -455,44 +442,3 @@ def _widened(value: Any, known: dict[int, Tensor], real: torch.dtype, imaginary:
     if isinstance(value, torch.dtype) and value in WIDER:
         return imaginary if value.is_complex else real
     return value
-
-
-def _all_incoming(given: Given, look: bool, writing: Writing | None) -> list[Incoming]:
-    incoming = [] if writing is None else list(writing.incoming)
-    targets = {id(one.tensor) for one in incoming}
-    return incoming + [
-        _measure_input(tensor, held, look)
-        for key, (tensor, held) in given.items()
-        if held is not None and key not in targets
-    ]
-
-
-def _measure_input(tensor: Tensor, held: ShadowStorage, look: bool) -> Incoming:
-    if look:
-        error = error_of(tensor, held.like(tensor))
-        held.error = error.relative(held.floor, of_a_row=True) / held.cancellation
-        held.whole = error.relative(held.floor) / held.cancellation
-    return Incoming(tensor, held.error, held, held.row, held.cancellation)
-
-
-def _builds_up(op: Operator, row: Row, incoming: list[Incoming]) -> bool:
-    """Whether rounding builds up from one round of a loop to the next, so that the line is judged by what is new.
-
-    A total in half precision, a state that is rounded to it, or a wide one and a factor that was.
-    """
-    half, outside = row.dtype in HALF, [one for one in incoming if not _loops(one.row, row)]
-    if len(outside) == len(incoming):
-        return False
-    if half:
-        return op.name in ACCUMULATES or op.name in _NARROWS
-    return op.cancels in (Cancels.PRODUCT, Cancels.NUMERATOR) and any(one.error > SINGLE_ERROR for one in outside)
-
-
-def _suspect(one: Incoming) -> float:
-    """How likely an input is where an error comes from: whole numbers that are others have a small one."""
-    culprit = None if one.row is None else next(one.row.culprits(), None)
-    return one.error * (_WHOLE if culprit is not None and culprit.cause is Cause.COLLIDED else 1.0)
-
-
-def _largest_cancellation(incoming: list[Incoming]) -> float:
-    return max((one.cancellation for one in incoming), default=1.0)

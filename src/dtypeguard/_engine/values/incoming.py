@@ -1,0 +1,78 @@
+"""What comes into an operation: how wrong it is already, and whether it comes from the last round of a loop."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..._core.base.dtypes import HALF
+from ..ops import ACCUMULATES, Cancels, Operator
+from .measure import error_of
+from .memory import ShadowStorage
+from .rows import Cause, Row
+
+SINGLE_ERROR = 2.0**-13  # what is larger is no rounding of float32
+_WHOLE = 4.0  # what an error in whole numbers counts for, beside one that was rounded anew
+_ROUND = 4  # operations from one round of an accumulation to the next; 1 would be too few
+_NARROWS = frozenset(["copy_", "_to_copy"])
+
+Given = dict[int, tuple[Tensor, ShadowStorage | None]]  # by id: inputs that can have a shadow, and it
+
+
+@dataclass(slots=True)
+class Incoming:
+    """An input: its error, and where it was computed."""
+
+    tensor: Tensor
+    error: float  # as a share of what it was computed from
+    held: ShadowStorage
+    row: Row | None
+    cancellation: float
+
+
+def all_incoming(given: Given, look: bool, targets: list[Incoming]) -> list[Incoming]:
+    """What is written to, and what comes in beside it."""
+    written = {id(one.tensor) for one in targets}
+    return targets + [
+        measured(tensor, held, look) for key, (tensor, held) in given.items() if held is not None and key not in written
+    ]
+
+
+def measured(tensor: Tensor, held: ShadowStorage, look: bool) -> Incoming:
+    """One input, whose error is measured anew, or as it was."""
+    if look:
+        error = error_of(tensor, held.like(tensor))
+        held.error = error.relative(held.floor, of_a_row=True) / held.cancellation
+        held.whole = error.relative(held.floor) / held.cancellation
+    return Incoming(tensor, held.error, held, held.row, held.cancellation)
+
+
+def suspicion(one: Incoming) -> float:
+    """How likely an input is where an error comes from: whole numbers that are others have a small one."""
+    culprit = None if one.row is None else next(one.row.culprits(), None)
+    return one.error * (_WHOLE if culprit is not None and culprit.cause is Cause.COLLIDED else 1.0)
+
+
+def largest_cancellation(incoming: list[Incoming]) -> float:
+    return max((one.cancellation for one in incoming), default=1.0)
+
+
+def loops(row: Row | None, to: Row) -> bool:
+    """Whether a row comes soon after another one of an accumulation."""
+    for _ in range(_ROUND):
+        if row is to:
+            return True
+        row = None if row is None else row.previous
+    return False
+
+
+def builds_up(op: Operator, row: Row, incoming: list[Incoming]) -> bool:
+    """Whether rounding builds up from one round of a loop to the next, so that the line is judged by what is new.
+
+    A total in half precision, a state that is rounded to it, or a wide one and a factor that was.
+    """
+    half, outside = row.dtype in HALF, [one for one in incoming if not loops(one.row, row)]
+    if len(outside) == len(incoming):
+        return False
+    if half:
+        return op.name in ACCUMULATES or op.name in _NARROWS
+    return op.cancels in (Cancels.PRODUCT, Cancels.NUMERATOR) and any(one.error > SINGLE_ERROR for one in outside)
