@@ -36,6 +36,7 @@ class ShadowStorage:
         "row",
         "size",
         "squared",
+        "trained",
         "whole",
         "writes",
     )  # fmt: skip
@@ -52,6 +53,7 @@ class ShadowStorage:
         self.integers = False  # computed from integers that its dtype does not have
         self.squared = False  # a square, or a sum of squares
         self.path: Any = None  # of its values since it is written to
+        self.trained = False  # a parameter, whose values the program writes itself
         self.writes = 1  # the first, and those in place
 
     def like(self, tensor: Tensor) -> Tensor:

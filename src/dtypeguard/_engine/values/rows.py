@@ -78,6 +78,7 @@ class Row:
         "site",
         "stalled",
         "stuck",
+        "trained",
         "unmoved",
         "unread",
         "visits",
@@ -105,6 +106,7 @@ class Row:
         self.stalled = 0.0
         self.course: list[tuple[int, float, float]] = []  # of what it writes to, see `moves.Path`
         self.stuck = 0  # since which visit values stand still that are written to again and again
+        self.trained: dict[int, bool] = {}  # parameters that it writes, and whether they stand still
         self.digits = 0.0  # of a gradient: the roundings of what it is the difference of, as a share of it
         self.unmoved: tuple[int, int] = (0, 0)  # values that one change has left as they were, of how many
         self.follows = False  # what is written to again moves as its shadow does

@@ -112,7 +112,10 @@ class Shadow:
                 if (held := memory.find(tensor)) is not None:
                     given[id(tensor)] = tensor, held
             elif shadowed(tensor):
-                given[id(tensor)] = tensor, memory.get(tensor)
+                held = memory.get(tensor)
+                if held is not None and held.path is not None and tensor.requires_grad:
+                    held.trained = held.trained or (tensor if tensor._base is None else tensor._base).is_leaf
+                given[id(tensor)] = tensor, held
         if way is Way.OPAQUE:
             self._drop_shadows(op, args, kwargs, given)
             return
@@ -291,7 +294,10 @@ class Shadow:
         if error.distance:
             self._note_movement(op, args, row, tensor, shadow, incoming, writing)
         elif writing is not None:
-            moves.follows(writing.incoming[0].tensor, writing.incoming[0].held)
+            target = writing.incoming[0]
+            moves.follows(target.tensor, target.held)
+            if target.held.trained:
+                row.trained[id(target.held)] = False
         if tensor.numel() <= LARGEST and error.distance:
             wide = rounds and row.dtype not in HALF  # then it is its factor that is wrong
             if cancellation <= _EQUAL and not wide:  # a strongly cancelled result is no total, it compensates
@@ -348,6 +354,8 @@ class Shadow:
             if target.held.path is not None:
                 row.course = target.held.path.course
         row.stuck = stuck
+        if target.held.trained:
+            row.trained[id(target.held)] = bool(stuck)
         if (factor := moves.scaled(op, args, row.half_ulp)) is not None:
             row.factor, stay = factor, int((tensor != 0).sum())
             row.unmoved = row.unmoved[0] + stay, row.unmoved[1] + stay

@@ -48,6 +48,9 @@ def stalled(harm: Harm, audit: Recorder) -> None:
         elif row.absorbed:
             says = f"{row.absorbed[0]} of {row.absorbed[1]} values of the parameter are lost: {would_be(row)}"
             advice = f"add and multiply in {wide}, and cast the product"
+        elif still := sum(row.trained.values()):
+            says = f"{still} of the {len(row.trained)} parameters that it updates stand still: {would_be(row)}"
+            advice = f"keep a {wide} copy of the parameters between steps, and update that"
         elif not row.name.startswith(_TOTALS):
             since = f" since write {row.stuck}" if row.stuck else ""
             says = f"it stands still{since}, though it is computed anew each time: {would_be(row)}"
