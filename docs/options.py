@@ -11,11 +11,12 @@ from typing import Any
 
 from dtypeguard.__main__ import parser
 from dtypeguard._core.base import pyproject
+from dtypeguard._plugins import pytest as plugin
 from dtypeguard._tools.settings import commands_of, keys, legal
 
 COMMAND = "python -m dtypeguard"
 COMMANDS = commands_of(parser(COMMAND))
-PLUGINS = ("", "_audit", "_state", "_diff")  # of pytest
+PLUGINS = (plugin.__name__, *plugin.pytest_plugins)
 MODES, CASTINGS, SEVERITIES = (", ".join(pyproject.LEGAL[name]) for name in ("mode", "casting", "severity"))
 SETTINGS = {
     "select": 'Rules to use, as ids, names or families: `["DG1", "unscale-twice"]`. Default: all.',
@@ -104,7 +105,7 @@ def of_pytest() -> tuple[str, str]:
     """Options, settings and markers of the plugin."""
     told, markers = PytestOptions(), []
     for part in PLUGINS:
-        module = importlib.import_module(f"dtypeguard._plugins.pytest{part}")
+        module = importlib.import_module(part)
         getattr(module, "pytest_addoption", lambda parser: None)(told)
         markers += [module._MARKER] if hasattr(module, "_MARKER") else []
     says = "What the plugin of pytest takes on the command line, in the configuration of pytest, and as markers."

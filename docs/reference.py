@@ -112,7 +112,7 @@ def found(name: str) -> Any:
     """The object of a page."""
     home, _, last = name.rpartition(".")
     if home == "pytest":
-        modules = (importlib.import_module(f"dtypeguard._plugins.pytest{part}") for part in PLUGINS)
+        modules = (importlib.import_module(part) for part in PLUGINS)
         return next(inspect.unwrap(vars(module)[last]) for module in modules if last in vars(module))
     if name in ("results", "integrations.notebook"):
         return importlib.import_module(f"dtypeguard.{name}")
