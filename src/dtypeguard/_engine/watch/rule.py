@@ -181,7 +181,7 @@ class Finding(Row):
 
     def point(self, site: Site, mine: Site | None = None) -> None:
         """Say which code is meant; `mine` is the user's line that led to it, where it is another one."""
-        fault, birth = spot_of(site, self.label), birth_of(self.origin)
+        fault, (birth, edits) = spot_of(site, self.label), birth_of(self.origin)
         if mine is not None and mine is not site:
             self.spots = (spot_of(mine, f"leads to {fault.path}:{fault.line}"), fault)
             self.edit, self.fix = self.spots[0], f"at {fault.path}:{fault.line}: {self.fix}"
@@ -189,7 +189,7 @@ class Finding(Row):
         if birth is not None and (birth.file, birth.line) == (fault.file, fault.line):
             birth = None
         self.spots = (fault,) if birth is None else (fault, birth)
-        self.edit = birth if RULES[self.rule].at_birth and birth is not None and birth.mine else fault
+        self.edit = birth if RULES[self.rule].at_birth and edits and birth is not None and birth.mine else fault
 
     @property
     def name(self) -> str:

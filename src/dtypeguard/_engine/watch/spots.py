@@ -53,14 +53,16 @@ class Step(str):
     Attributes:
         site: of the birth, else None.
         label: what is said of the code there.
+        edit: whether that is the code to change, if the rule says so of births.
     """
 
     site: Site | None
     label: str
+    edit: bool
 
-    def __new__(cls, text: str, site: Site | None = None, label: str = "") -> "Step":
+    def __new__(cls, text: str, site: Site | None = None, label: str = "", edit: bool = True) -> "Step":
         step = super().__new__(cls, text)
-        step.site, step.label = site, label
+        step.site, step.label, step.edit = site, label, edit
         return step
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
@@ -77,9 +79,9 @@ def spot_of(site: Site, label: str = "") -> Spot:
     return Spot(site.file, site.line, site.function, source, begin, end, label, stop)
 
 
-def birth_of(origin: tuple[str, ...]) -> Spot | None:
-    """The line of an origin at which the dtype was born."""
+def birth_of(origin: tuple[str, ...]) -> tuple[Spot | None, bool]:
+    """The line of an origin at which the dtype was born, and whether it may be the one to change."""
     for step in origin:
         if isinstance(step, Step) and step.site is not None:
-            return spot_of(step.site, step.label)
-    return None
+            return spot_of(step.site, step.label), step.edit
+    return None, False

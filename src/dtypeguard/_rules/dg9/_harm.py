@@ -45,7 +45,7 @@ def keep(row: Row) -> str | None:
     rounded = row.rounded()
     if rounded is None or rounded is row or rounded.dtype not in HALF or row.dtype in HALF:
         return None
-    return f"stay in {wide_of(rounded)} at {rounded.site}: `{rounded.site.expression or rounded.name}` rounds"
+    return f"stay in {wide_of(rounded)}: `{rounded.site.expression or rounded.name}` rounds"
 
 
 def lost_before(row: Row) -> Row | None:
@@ -53,16 +53,19 @@ def lost_before(row: Row) -> Row | None:
     return next((one for one in row.culprits() if one is not row and one.cause is Cause.AMPLIFIED), None)
 
 
-def _step(row: Row, here: str | None) -> Step:
+def _step(row: Row, here: str | None, edit: bool) -> Step:
     text = f"{row}: {name_of(row.dtype)}"
-    return Step(text, row.site, here) if here else Step(text)
+    return Step(text, row.site, here, edit) if here else Step(text)
 
 
 def enter(
     rule: Rule, audit: Recorder, row: Row, facts: dict[str, Any], harm: Harm | None, severity: Severity | None = None,
-    lost: Row | None = None,
+    lost: Row | None = None, earlier: bool = True,
 ) -> None:  # fmt: skip
-    """Enter a finding; what nobody has felt is an info. The digits are lost at the line of `lost`, if that is given."""
+    """Enter a finding; what nobody has felt is an info. The digits are lost at the line of `lost`, if that is given.
+
+    Whether the line to change is an `earlier` one, where they are lost or rounded, says the rule's advice.
+    """
     felt = [] if harm is None else list(dict.fromkeys(what for what, _ in harm.felt))
     reached = f"; it reaches {' and '.join(felt[:_SHOWN])}" if felt else ""
     if harm is not None and not felt:
@@ -75,7 +78,7 @@ def enter(
     here = None if rounded is None else f"rounded to {name_of(rounded.dtype)} here"
     if lost is not None:
         here = f"an error of {share(lost.error)} from here"
-    chain = tuple(dict.fromkeys(_step(step, here if step is rounded else None) for step in reversed(steps)))
+    chain = tuple(dict.fromkeys(_step(step, here if step is rounded else None, earlier) for step in reversed(steps)))
     back = ", in backward" if row.backward else ""
     facts = {
         "back": back,

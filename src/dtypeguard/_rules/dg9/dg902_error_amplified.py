@@ -15,6 +15,7 @@ RULE = Rule(
     summary="A line amplifies small rounding errors until results are wrong.",
     says="`{what}`{back}: an error of {came} comes in, {error} goes out: {example}{reached}{rounded}",
     fix="{advice}",
+    at_birth=True,
     why=(
         "A difference of nearly equal numbers, the sine of a large angle, the logarithm of a probability that has "
         "become 1, a quotient by what is nearly zero: each makes the relative error of its input larger, and 8 or 11 "
@@ -36,16 +37,16 @@ def amplified(harm: Harm, audit: Recorder) -> None:
     if harm.cause is Cause.AMPLIFIED:
         row = harm.row
         what = row.site.expression or row.name
+        better, before = instead(row) or _INSTEAD.get(row.name), keep(row)
         facts = {
             "came": share(max(row.incoming, row.half_ulp)),
             "error": share(row.error),
             "example": would_be(row),
-            "advice": instead(row)
-            or _INSTEAD.get(row.name)
-            or keep(row)
+            "advice": better
+            or before
             or (
                 f"keep it in {wide_of(row)}: what each round of a loop rounds away builds up" if row.builds_up else None
             )
             or f"compute `{what}` and what it is computed from in {wide_of(row)}",
         }
-        enter(RULE, audit, row, facts, harm)
+        enter(RULE, audit, row, facts, harm, earlier=not better and before is not None)

@@ -15,6 +15,7 @@ RULE = Rule(
     summary="Rounding changes a choice: an index, an order, a comparison.",
     says="`{what}`: {harm}{rounded}",
     fix="{advice}",
+    at_birth=True,
     why=(
         "An `argmax`, a `topk`, a comparison or a cast to integers makes a whole difference of a rounding error: "
         "another expert, another token, a frame more or less. A few choices that are nearly a draw come out otherwise "
@@ -43,6 +44,7 @@ def flipped(row: Row, audit: Recorder) -> None:
     others, rows = row.sets
     if not sure and not others > _SOME * rows:
         return
+    earlier = False
     was, is_ = row.changed if sure or row.other_place is None else row.other_place
     if row.looked_up:
         harm = f"{row.flipped} of {row.decided} equal values are not found: {was:.9g} for {is_:.9g}"
@@ -52,14 +54,16 @@ def flipped(row: Row, audit: Recorder) -> None:
         if not sure:
             harm = f"{others} of {rows} rows have other places than in {wide_of(row)}"
         harm += f": {number(was)} instead of {number(is_)}"
-        advice = _integers(row) or keep(row) or _computed(row)
+        integers, before = _integers(row), keep(row)
+        advice, earlier = integers or before or _computed(row), integers is None and before is not None
     cast, severity = row.rounded(), None
     if not sure:
         if cast is not None and cast.name == "_to_copy" and cast is row.parent:  # it was wide one line before
             advice = f"decide before the cast: `{cast.site.expression}` at {cast.site} makes ties"
+            earlier = False
         else:
             severity = Severity.INFO
-    enter(RULE, audit, row, {"harm": harm, "advice": advice}, None, severity=severity)
+    enter(RULE, audit, row, {"harm": harm, "advice": advice}, None, severity=severity, earlier=earlier)
 
 
 def _computed(row: Row) -> str:
