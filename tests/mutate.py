@@ -93,7 +93,7 @@ FIRST = {  # what kills soonest
     "_core/wrap/script": ["test_script"],
     "_core/check/sides": ["test_side_inputs"],
     "_core/contract/spec": ["test_agreement"],
-    "_core/repair/verify": ["test_messages"],
+    "_core/check/verify": ["test_messages"],
 }
 # What takes long is thinned out, so that the score is a lower bound.
 EXAMPLES = 200  # of hypothesis, at most, for a test
@@ -133,7 +133,7 @@ EQUIVALENT = [
     ("_core/repair/plans", "if isinstance(values[0], nn.Module) else", "a plan for one module, where any would do"),
     ("_core/contract/spec", "in list(ast.walk(tree))[1:]", "the first node is the expression as a whole"),
     ("_core/contract/spec", "specs[-0]", "there is one"),
-    ("_core/repair/verify", "tensor.size(axis) >= 1", "an axis of one is narrowed to one"),
+    ("_core/check/verify", "tensor.size(axis) >= 1", "an axis of one is narrowed to one"),
 ]
 
 EQUIVALENT += [

@@ -21,10 +21,10 @@ from .._core.base.numbers import Seeded, seed
 from .._core.base.options import indefinite
 from .._core.check.names import is_mask
 from .._core.check.reference import check, same_device
+from .._core.check.verify import changed, compact
 from .._core.contract.anchor import Anchor, anchor_of, is_count
 from .._core.contract.model import Contract
 from .._core.doors.guard import guard, unguard
-from .._core.repair.verify import changed, compact
 from .._core.wrap.build import signed
 from .._tools.calls import Inputs, Leaf, Outcome, converted, difference, run
 from ._matrix import Cell, Guarding, Status

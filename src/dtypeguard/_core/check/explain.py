@@ -3,16 +3,19 @@
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..base import private
 from ..base.codes import REFUSED, WRITTEN
 from ..base.dtypes import may_cast
 from ..base.errors import CastError, DeviceError, DtypeError, DtypeGuardError, Violation, headline, make_error, plain
 from ..base.frames import caller, place
+from ..contract.model import Path, argument_of
 from .expressions import Arguments
+from .names import keeps_digits
 from .sides import door_at, listed, need, refusal
 from .state import CallState
+from .verify import changed, compact, loses, narrowing, narrows
 
 
 def why_not(call: CallState, violation: Violation) -> str:
@@ -38,6 +41,52 @@ def why_not(call: CallState, violation: Violation) -> str:
 _OPAQUE = "; its container cannot be rebuilt around a copy"
 
 
+def lossy(
+    call: CallState, path: Path, source: Tensor, fresh: Tensor, infinite: bool, whole: bool = True
+) -> tuple[str, tuple[str, ...]] | None:
+    """What a narrowing has lost that nobody can have meant to lose, and what to write instead.
+
+    Args:
+        infinite: whether it made a finite value infinite.
+        whole: whether to look for whole numbers that it changed.
+    """
+    name = plain(fresh.dtype)
+    if infinite:
+        text = f"clamp it to torch.finfo({fresh.dtype}), keep it out with skip_args, or use a wider dtype than {name}"
+        return f"finite values of it become infinite in {name}", (text,)
+    out = "annotate it with a wider dtype"
+    if call.contract.guarded:
+        out = f"keep it out with skip_args=[{argument_of(path)!r}]"
+        if keeps_digits(path, fresh.dtype) and loses(source, fresh):
+            why = f"digits of it are lost in {name}, and a loss compares with them: {out}"
+            return why, (f"{out}, or, where that is meant, write ", f".to({fresh.dtype}) before the call")
+    odd = changed(source, fresh) if whole else None
+    if odd is None:
+        return None
+    if "." in str(module_path(call)):  # inside of a model, where a module needs it
+        out = "give the model numbers that stay what they are"
+    why = f"{odd[0]} becomes {odd[1]} in {name}: {out}"
+    return why, (f"{out}, or, where that is meant, write ", f".to({fresh.dtype}) before the call")
+
+
+def _without_loss(call: CallState, violation: Violation) -> bool:
+    """Whether the cast that a violation asks for keeps its values; if not, it is not what to write."""
+    source, target = violation.value, violation.expected
+    if violation.error is not DtypeError or not isinstance(source, Tensor) or not isinstance(target, torch.dtype):
+        return True
+    if not narrows(source.dtype, target):
+        return True
+    try:
+        fresh = compact(source.detach()).to(target)
+        loss = lossy(call, violation.path, source, fresh, narrowing(source, fresh)[1])
+    except (RuntimeError, NotImplementedError, TypeError):  # a layout or subclass that cannot be read
+        return True
+    if loss is not None:
+        violation.reason += f", and {loss[0]}"
+        violation.fix = loss[1]
+    return loss is None
+
+
 def module_path(call: CallState) -> str | None:
     module = call.values[0] if call.values else None
     if not isinstance(module, nn.Module):
@@ -53,7 +102,8 @@ def error_for(
     if torch.compiler.is_compiling():  # Dynamo can build an exception from one text, and only that
         return kind(f"{contract.function}: {headline(violations[0])}")
     instead = ""
-    if kind is not CastError and all(violation.repairable for violation in violations):
+    keeps = [_without_loss(call, violation) for violation in violations]  # each, for each has a fix of its own
+    if kind is not CastError and all(keeps) and all(violation.repairable for violation in violations):
         instead = 'dtypeguard.guard(model, mode="lenient")' if contract.guarded else 'mode="lenient"'
     axes: dict[str, Any] = {**call.axes, **{f"*{name}": list(shape) for name, (_, shape) in call.variadics.items()}}
     more: dict[str, str] = {}

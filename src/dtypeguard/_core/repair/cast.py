@@ -17,15 +17,14 @@ from ..base.dtypes import BY_NAME
 from ..base.errors import CastError, CastWarning, DtypeGuardError, InplaceOnCastWarning, Violation, fix_of, plain
 from ..base.frames import caller, place, same_line
 from ..check.arrays import from_numpy
-from ..check.explain import error_for, module_path
+from ..check.explain import error_for, lossy, module_path
 from ..check.expressions import Arguments
-from ..check.names import keeps_digits
 from ..check.sides import need
 from ..check.state import CallState, Edit
-from ..contract.model import Contract, Path, alike, argument_of, written
+from ..check.verify import compact, narrowing, size, whole
+from ..contract.model import Contract, Path, alike, written
 from .containers import with_leaves
 from .records import CastRecord, Key, record_lock, registry, warn_once
-from .verify import changed, compact, loses, narrowing, size, whole
 
 
 def repaired(call: CallState, values: dict[str, Any]) -> dict[str, Any]:
@@ -192,35 +191,12 @@ def _verify(call: CallState, edit: Edit, fresh: Any, count: int, first: bool) ->
     if source is None or fresh is None:
         return None
     error, infinite = narrowing(source, fresh) if first or verify is Verify.ALWAYS else (None, False)
-    if infinite:
-        name = plain(fresh.dtype)
-        text = f"clamp it to torch.finfo({fresh.dtype}), keep it out with skip_args, or use a wider dtype than {name}"
-        raise _lossy(call, edit, source, fresh, f"finite values of it become infinite in {name}", (text,))
-    if call.contract.guarded and keeps_digits(edit.path, fresh.dtype) and loses(source, fresh):
-        name = argument_of(edit.path)
-        keep = f"keep it out with skip_args=[{name!r}]"
-        why = f"digits of it are lost in {plain(fresh.dtype)}, and a loss compares with them: {keep}"
-        fix = (f"{keep}, or, where that is meant, write ", f".to({fresh.dtype}) before the call")
-        raise _lossy(call, edit, source, fresh, why, fix)
     look = first or type(source) is not Tensor or whole(source.dtype, source.is_cpu)(source, count + 1, None)
-    odd = changed(source, fresh) if look else None
-    if odd is not None:
-        out = "annotate it with a wider dtype"
-        if call.contract.guarded:
-            out = f"keep it out with skip_args=[{argument_of(edit.path)!r}]"
-        if "." in str(module_path(call)):  # inside of a model, where a module needs it
-            out = "give the model numbers that stay what they are"
-        why = f"{odd[0]} becomes {odd[1]} in {plain(fresh.dtype)}: {out}"
-        fix = (f"{out}, or, where that is meant, write ", f".to({fresh.dtype}) before the call")
-        raise _lossy(call, edit, source, fresh, why, fix)
+    loss = lossy(call, edit.path, source, fresh, infinite, look)
+    if loss is not None:
+        facts = (written(edit.path), source, source.dtype, fresh.dtype, f"and {loss[0]}", "")
+        raise error_for(call, [Violation(CastError, *facts, fix=loss[1], code=LOST.id, path=edit.path)], CastError)
     return error
-
-
-def _lossy(
-    call: CallState, edit: Edit, source: Tensor, fresh: Tensor, why: str, fix: tuple[str, ...]
-) -> DtypeGuardError:
-    facts = (written(edit.path), source, source.dtype, fresh.dtype, f"and {why}", "")
-    return error_for(call, [Violation(CastError, *facts, fix=fix, code=LOST.id, path=edit.path)], CastError)
 
 
 def warn_of_copy(

@@ -26,11 +26,11 @@ from ..check.names import keeps_digits
 from ..check.reference import dtype_is_shown
 from ..check.regions import region_of
 from ..check.state import CallState, Edit
+from ..check.verify import changed, narrows, whole
 from ..contract.anchor import floating, owner_of
 from ..contract.model import Contract
 from .cast import warn_of_copy
 from .records import CastRecord, record_lock, registry
-from .verify import changed, narrows, whole
 
 _MOST = 64  # plans for one function, and lines for one plan
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

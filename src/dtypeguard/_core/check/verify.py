@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..base import private
 from ..base.dtypes import TABLE, Kind, survives
-from ..check.values import has_fraction, readable
+from .values import has_fraction, readable
 
 
 def compact(tensor: Tensor, source: Tensor | None = None) -> Tensor:
