@@ -105,6 +105,17 @@ class Node:
                 yield node
                 queue.extend(node.parents)
 
+    def sources(self, most: int = 64) -> list["Node"]:
+        """The lines at which its dtype was born, nearest first: a sum of two that have it has two."""
+        dtype, found = self.dtype.to_real(), []
+        queue: list[Node] = [self]
+        for node in queue:
+            same = [one for one in node.parents if one.dtype.to_real() is dtype and one not in queue]
+            if not any(one.dtype.to_real() is dtype for one in node.parents):
+                found.append(node)
+            queue += same[: most - len(queue)]
+        return found
+
     def step(self, born: bool) -> Step:
         """The line as a step of an origin, which may be the one where the dtype is born."""
         if self.named or not born:

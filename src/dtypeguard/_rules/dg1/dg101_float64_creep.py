@@ -10,6 +10,8 @@ from .._kit import Node, Op, Recorder, Rule, Severity, name_of, on
 from .._refusals import Refused, Turn, explains
 from ._promotions import Promoted, like, open_promotions, rows, tell
 
+_OTHERS = 2  # lines that are told besides the first one
+
 RULE = Rule(
     "DG101",
     "float64-creep",
@@ -87,4 +89,16 @@ def _creep(nodes: tuple[Node, ...], pair: tuple[torch.dtype, torch.dtype], code:
         advice = f"in the data set, or {how} at the top of the loop"
     else:
         advice = f"`{operand(birth.site.expression)}{cast}`"
+    if others := _others(nodes, birth):
+        advice += f"; float64 comes from {' and '.join(others[:_OTHERS])}, too"
     return {"how": "mixes", "double": name_of(double), "other": name_of(other), "advice": advice}
+
+
+def _others(nodes: tuple[Node, ...], birth: Node | None) -> list[str]:
+    """What else is float64 of its own: a change of one alone changes nothing."""
+    sources = [one for node in nodes for one in node.sources() if one.op != FIRST and not _same_line(one, birth)]
+    return list(dict.fromkeys(f"`{one.site.expression or one.op}` at {one.site}" for one in sources))
+
+
+def _same_line(node: Node, other: Node | None) -> bool:
+    return other is not None and node.site.key == other.site.key
