@@ -651,6 +651,26 @@ def test_with_the_first_module_kept_the_batch_is_taken_as_it_is():
     assert measured(kept, model, x) < 1e-6
 
 
+class TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.time, self.value, self.head = nn.Linear(1, 16), nn.Linear(3, 16), nn.Linear(16, 1)
+
+    def forward(self, values, time):
+        return self.head(self.value(values) + torch.sin(self.time(time)))
+
+
+def test_a_module_that_is_kept_takes_its_own_input_as_it_is():
+    torch.manual_seed(0)
+    model, batch = TwoInputs(), (torch.randn(64, 3), torch.rand(64, 1) * 500)
+    result = compare(model, batch, dtype=BF16)
+    first = result.layers[0]
+    kept = result.keep(error=result.error / 10)
+    assert (first.name, kept.names) == ("time", ("time",))
+    assert first.saves == pytest.approx(1 - (kept.error / result.error) ** 2, abs=1e-3)
+    assert first.saves > 0.99
+
+
 # ---------------------------------------------------------------- values that are lost, outputs without a gradient
 
 

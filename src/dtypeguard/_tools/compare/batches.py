@@ -1,6 +1,7 @@
 """Batches as the caller gives them, and the tensors of what a model returns."""
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,11 +24,15 @@ class Batch:
     kwargs: dict[str, Any]
     given: Any
 
-    def to(self, dtype: torch.dtype | None) -> "Batch":
-        """A copy, as a model may write to what it gets, with floating tensors in a dtype."""
-        return self.map(
-            lambda t: t.detach().clone() if dtype is None or not t.is_floating_point() else t.to(dtype, copy=True)
-        )
+    def to(self, dtype: torch.dtype | None, given: frozenset[int] = frozenset()) -> "Batch":
+        """A copy, as a model may write to what it gets, with floating tensors in a dtype, but those in `given`."""
+        floats = itertools.count()
+
+        def copied(tensor: Tensor) -> Tensor:
+            stays = not tensor.is_floating_point() or next(floats) in given
+            return tensor.detach().clone() if dtype is None or stays else tensor.to(dtype, copy=True)
+
+        return self.map(copied)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
         return Batch(tuple(mapped(arg, function) for arg in self.args), mapped(self.kwargs, function), self.given)

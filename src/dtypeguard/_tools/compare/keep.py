@@ -245,7 +245,7 @@ class Search(Trials):
         points = [(stage.balance.rest(stage.names) or 1.0, base)]
         for (names, given), error in self._errors.items():
             beside = names != stage.names and all(self._in(name, names) for name in stage.names)
-            if beside and given is self._given(names, self._as_given):
+            if beside and given == self._given(names, self._as_given):
                 points.append((stage.balance.rest(names), error))
         return Expected(points)
 

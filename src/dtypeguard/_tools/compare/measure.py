@@ -248,6 +248,8 @@ class _Measurement:
         self._square += apart.square
         self._size += apart.size
         found.savings.narrow |= trace.reaches.narrow
+        for which, bits in trace.taken.items():
+            found.savings.taken[which] = found.savings.taken.get(which, -1) & bits
         wanted = [pair for pair in zip(shadows, apart.errors, strict=False) if pair[0].requires_grad]
         if wanted and apart.square and not apart.lost:
             self._shares(trace, wanted, leaves, math.sqrt(apart.square))
@@ -302,12 +304,13 @@ class _Measurement:
             else:
                 part.arithmetic += share
             savings.add(delta.reach or Reach(), share)
-        savings.taken &= trace.taken
+        inputs = iter(trace.taken.values())
         for name, low, share in zip(leaves.names, leaves.low, products, strict=True):
             share *= norm
+            taken = next(inputs) if name is None else 0
             if name is None and (share or self.subject.widens):
                 found.part(INPUTS, None).arithmetic += share
-                savings.add(Reach(inside=trace.taken), share)
+                savings.add(Reach(inside=taken), share)
             elif name is not None and low.dtype is not self._exact[name].dtype:
                 site, module = trace.uses.get(id(low), (None, name.rpartition(".")[0]))
                 found.parameters[name] += share
@@ -413,7 +416,8 @@ class _Leaves:
             return tensor.detach().clone()
         given = tensor.detach().to(self._dtype, copy=True)
         self._copies.append(given)
-        self._trace.inputs.add(id(given))
+        which = self._trace.inputs[id(given)] = len(self._trace.inputs)
+        self._trace.taken[which] = -1
         self._add(None, given.clone(), tensor, given)
         return given
 

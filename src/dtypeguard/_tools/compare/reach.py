@@ -60,13 +60,13 @@ class Savings:
         doors: what rounding the input of a module that is not kept costs, where it would be float32: by what would make
             it so, and the bits of the module and all around it.
         narrow: the bits of modules whose results have to be cast back.
-        taken: the bits of the modules each of which gets all that the model is given.
+        taken: by the floating tensor of a batch, the bits of the modules each of which is around all that reads it.
     """
 
     parts: dict[Key, float] = field(default_factory=dict)
     doors: dict[tuple[Key, int], float] = field(default_factory=dict)
     narrow: int = 0
-    taken: int = -1
+    taken: dict[int, int] = field(default_factory=dict)
 
     def add(self, reach: Reach, share: float) -> None:
         key = reach.inside, reach.outside, reach.edge

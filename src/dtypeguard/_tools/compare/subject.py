@@ -147,11 +147,13 @@ class Subject:
         with torch.no_grad():
             return self.run(self.copy(), 0, self.batches[0].to(None), low=False)
 
-    def low_outputs(self, model: nn.Module, dtype: torch.dtype | None) -> Iterator[list[Tensor]]:
-        """The outputs of a copy in the low dtype, or under autocast, for each batch in a dtype."""
+    def low_outputs(
+        self, model: nn.Module, dtype: torch.dtype | None, given: frozenset[int] = frozenset()
+    ) -> Iterator[list[Tensor]]:  # fmt: skip
+        """The outputs of a copy in the low dtype, or under autocast, for each batch in a dtype, but for `given`."""
         for number, batch in enumerate(self.batches):
             with torch.no_grad():
-                yield self.run(model, number, batch.to(dtype))
+                yield self.run(model, number, batch.to(dtype, given))
 
     def compiled_outputs(self, model: nn.Module, dtype: torch.dtype | None) -> Iterator[list[Tensor]]:
         """As `low_outputs`, of a compiled model: a mode that hands out random numbers would have it run uncompiled."""

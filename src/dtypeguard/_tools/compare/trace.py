@@ -71,11 +71,11 @@ class Trace(Mode):
     """Records what each operation adds to the error, and how far each module's output is from its shadow.
 
     Attributes:
-        inputs: ids of the tensors that the model was given.
+        inputs: of the tensors that the model was given, by id: which one it is.
         uses: of parameters by id: where each is used first.
         courses: by module, in the order in which they return.
         overflows: values that float16 does not hold: what would save how many.
-        taken: the bits of the modules around all operations that read what the model was given.
+        taken: by input, the bits of the modules around all operations that read it.
         reached: a backward to it goes to all doors, and no further.
         blind: names of operations whose error nobody knows.
         beyond: modules in which rounding to a format has made values infinite.
@@ -89,11 +89,11 @@ class Trace(Mode):
         self._low, self._widens = subject.low, subject.widens
         self.rows, self.reaches, self.shadow = Rows(), Reaches(modules), Graph(subject.low, copies)
         self.operations, self.blind = 0, list[str]()
-        self.inputs: set[int] = set()
+        self.inputs: dict[int, int] = {}
         self.uses: dict[int, tuple[Site, str | None]] = {}
         self.courses: dict[str, Course] = {}
         self.overflows: list[tuple[Reach, int]] = []
-        self.taken = -1
+        self.taken: dict[int, int] = {}
         self.doors: list[Door] = []
         self.asks_doors = [False]
         self.reached = torch.zeros((), requires_grad=True)
@@ -204,8 +204,8 @@ class Trace(Mode):
 
     def _meet(self, tensor: Tensor, frame: FrameType) -> None:
         """A tensor goes into an operation."""
-        if id(tensor) in self.inputs:
-            self.taken &= self.modules.inside
+        if (which := self.inputs.get(id(tensor))) is not None:
+            self.taken[which] &= self.modules.inside
         elif isinstance(tensor, nn.Parameter) and id(tensor) not in self.uses:
             self.uses[id(tensor)] = _line(frame), self.modules.name
         held = self.shadow.memory.get(tensor)

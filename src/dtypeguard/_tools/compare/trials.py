@@ -13,6 +13,8 @@ from .reach import Modules
 from .subject import REFUSALS, Subject
 from .units import Units, within
 
+Given = frozenset[int] | None  # which of the floating tensors of a batch come as they are; None for all
+
 _REPAIRS = 8  # of one run that operations refuse
 
 
@@ -27,7 +29,7 @@ class Trials:
     def __init__(self, subject: Subject, found: Measured) -> None:
         self._subject, self._found, self.runs = subject, found, 0
         self.units = Units(found.modules, found.courses, found.bits)
-        self._errors: dict[tuple[tuple[str, ...], bool], float] = {}  # by names, and whether the batch came as given
+        self._errors: dict[tuple[tuple[str, ...], Given], float] = {}  # by names, and what came as given
         self._told: list[str] = []  # of the compiled model
         self._tried: dict[tuple[str, ...], float] = {}  # the errors in this search
         self._as_given = True  # whether the program takes the batch as it was given
@@ -42,7 +44,7 @@ class Trials:
 
     def facts(self) -> dict[tuple[str, ...], float]:
         """The errors that were measured, by modules: with the batch as it is passed, where both were."""
-        order = sorted(self._errors.items(), key=lambda item: item[0][1] is self._as_given)
+        order = sorted(self._errors.items(), key=lambda item: (item[0][1] is None) is self._as_given)
         return {names: error for (names, _), error in order}
 
     def _error(self, names: tuple[str, ...], as_given: bool) -> float:
@@ -51,10 +53,14 @@ class Trials:
             self._errors[key] = self._measured(names, as_given)
         return self._errors[key]
 
-    def _given(self, names: Iterable[str], as_given: bool) -> bool:
-        """Whether a run gets the batch as it was given: one of these modules takes it, or nothing casts it."""
-        taken = any(self._found.bits[name] & self._found.savings.taken for name in names)
-        return as_given or taken or self._subject.dtype is None
+    def _given(self, names: Iterable[str], as_given: bool) -> Given:
+        """What a run gets as it was given: what one of these modules takes alone; or all, where nothing casts it."""
+        if as_given or self._subject.dtype is None:
+            return None
+        kept = functools.reduce(operator.or_, (self._found.bits[name] for name in names), 0)
+        taken = self._found.savings.taken
+        given = frozenset(which for which, bits in taken.items() if bits & kept)
+        return None if len(given) == len(taken) else given
 
     def _attempt(self, names: tuple[str, ...], target: float) -> float:
         self.runs += 1
@@ -99,9 +105,8 @@ class Trials:
             keep_wide(model, names, narrow, self._subject.dtype, cast)
             stack = Modules(model, doors=False)
             try:
-                return output_error(
-                    self._subject, self._subject.low_outputs(model, None if given else self._subject.dtype)
-                )
+                dtype = None if given is None else self._subject.dtype
+                return output_error(self._subject, self._subject.low_outputs(model, dtype, given or frozenset()))
             except REFUSALS:
                 at = stack.refused
             if as_given:
@@ -114,7 +119,7 @@ class Trials:
             elif set(inner or names) <= set(narrow):
                 break
             else:
-                savings.taken = bits[""]
+                savings.taken = dict.fromkeys(savings.taken, bits[""])
                 savings.narrow |= functools.reduce(operator.or_, (bits[name] for name in inner or names))
         return math.inf
 
