@@ -206,6 +206,22 @@ WRONG = {
         "write model without its name, as the first value",
     ),
     "dryrun(m, x, dtype=)": (lambda: dryrun(LAYER, X, dtype=BF16), TypeError, "dtype=: did you mean dtypes=?"),
+    "manifest(m, shape=)": (
+        lambda: dtypeguard.manifest(LAYER, shape=True), TypeError,
+        "manifest: there is no option shape=: did you mean shapes="
+    ),
+    "keep(errors=)": (
+        lambda: compare(LAYER, X, dtype=BF16).keep(errors=1), TypeError,
+        "keep: there is no option errors=: did you mean error="
+    ),
+    "assert_runs(regoin=)": (
+        lambda: dryrun(LAYER, X).assert_runs(BF16, regoin=BF16), TypeError,
+        "there is no option regoin=: did you mean region="
+    ),
+    "check_ranks(m, shape=)": (
+        lambda: dtypeguard.distributed.check_ranks(LAYER, shape=1), TypeError,
+        "there is no option shape=: did you mean shapes="
+    ),
     "check_module(m, example=)": (lambda: check_module(LAYER, example=X), TypeError, "there is no option example="),
     "describe(m, mod=)": (lambda: describe(LAYER, mod="strict"), TypeError, "no option mod=: did you mean mode=?"),
     "audit(value=)": (lambda: audit(value=True), TypeError, "no option value=: did you mean values=?"),

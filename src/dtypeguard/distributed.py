@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from ._core.base.errors import RankError, plain, summary
 from ._core.base.frames import hide_frames
+from ._core.base.options import explained
 from ._core.base.ranks import rank_names, room, there, wait
 from ._core.contract.containers import children, leaves
 from ._core.contract.model import written
@@ -31,6 +32,7 @@ _lock = threading.Lock()
 _SHOWN = 8
 
 
+@explained
 def check_ranks(
     model_or_batch: Any, /, *, group: dist.ProcessGroup | None = None, timeout: float = 60.0, shapes: bool = True
 ) -> None:

@@ -17,7 +17,7 @@ from .._core.base.dtypes import DtypeName, dtype_of
 from .._core.base.errors import AnnotationError
 from .._core.base.frames import caller
 from .._core.base.modules import root_of
-from .._core.base.options import several
+from .._core.base.options import explained, several
 from .._core.check.reference import check, find_anchor
 from .._core.check.state import CallState as Call
 from .._core.contract.anchor import LAZY
@@ -38,6 +38,7 @@ _KEYS = st.lists(st.sampled_from(("a", "b", "c")), max_size=3, unique=True)
 _SMALL = st.integers(0, 4)
 
 
+@explained
 def tensors(
     annotation: Any,
     /,
@@ -121,6 +122,7 @@ def _explicit(param: Param, annotation: Any, fn: Any, local: dict[str, Any]) -> 
     return param
 
 
+@explained
 def inputs_for(
     fn_or_module: Any,
     /,

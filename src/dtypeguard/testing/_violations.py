@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .._core.base.dtypes import TABLE
 from .._core.base.errors import AnnotationError, DtypeError, DtypeGuardError, HintError, ShapeError, headline
+from .._core.base.options import explained
 from .._core.check.reference import check
 from .._core.contract.beartyped import bearable
 from .._core.contract.dims import DimKind
@@ -54,6 +55,7 @@ class Breach:
     error: type[DtypeGuardError]
 
 
+@explained
 def violations_of(annotation: Any, /, *, axes: Axes | None = None, device: Any = None) -> st.SearchStrategy[Breach]:
     """A hypothesis strategy for values that violate an annotation in exactly one way. Each is a `Breach`.
 

@@ -15,15 +15,15 @@ from .pyproject import near
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def explained(function: F) -> F:
+def explained(function: F, name: str = "") -> F:
     """A function that tells what is wrong with the arguments of its call: which option is misspelt, and what there is.
 
-    To the function, the user's frame is one further up.
+    To the function, the user's frame is one further up. `name` is what the user calls, if that is another one.
 
     Raises:
         TypeError: as Python does.
     """
-    signature = inspect.signature(function)
+    signature, name = inspect.signature(function), name or function.__name__
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -31,7 +31,7 @@ def explained(function: F) -> F:
         try:
             signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{function.__name__}: {_wrong(signature, args, kwargs) or error}") from None
+            raise TypeError(f"{name}: {_wrong(signature, args, kwargs) or error}") from None
         try:
             return function(*args, **kwargs)
         except BaseException:
@@ -41,8 +41,13 @@ def explained(function: F) -> F:
     return cast(F, call)
 
 
+def explained_as(name: str) -> Callable[[F], F]:
+    """The same for a method by another name."""
+    return lambda function: explained(function, name)
+
+
 def _wrong(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    parameters = signature.parameters.values()
+    parameters = [p for p in signature.parameters.values() if p.name != "self"]
     options = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     names = [p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY]
     unknown = next((name for name in kwargs if name not in names), None)
@@ -50,7 +55,7 @@ def _wrong(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str
     if unknown in places:
         return f"write {unknown} without its name, as the first value"
     if unknown is not None:
-        return misspelt(unknown, options)
+        return misspelt(unknown, options or names)
     if len(args) > len(places) and "batch" in places:
         return f"it takes {' and '.join(places)}, and got {len(args)} values: several arguments are one batch, (x, y)"
     return None

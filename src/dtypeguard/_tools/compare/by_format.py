@@ -9,6 +9,7 @@ from torch import nn
 
 from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
+from ..._core.base.options import explained
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..._show.svg import Chart
@@ -178,6 +179,7 @@ class FormatComparison(Comparison):
             self._search = FormatSearch(self._subject, self._found)
         return self._search
 
+    @explained
     @unrecorded
     def keep(self, error: float | None = None, *, bits: float | None = None) -> Placed:  # type: ignore[override]
         """Find a format for each layer: with this error at most and as few bits as may be, or the best of so many bits.

@@ -10,6 +10,7 @@ import torch
 
 from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
+from ..._core.base.options import explained
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..._show.result import Drawn, Row
@@ -168,6 +169,7 @@ class Comparison(Drawn):
             self._search = Search(self._subject, self._found)
         return self._search
 
+    @explained
     @unrecorded
     def keep(self, error: float) -> Kept:
         """Find modules that must stay in float32 for the outputs to have at most this error: those with few parameters.

@@ -9,6 +9,7 @@ import torch
 
 from ..._core.base.dtypes import FloatName, dtype_of, dtype_title, name_of
 from ..._core.base.errors import render
+from ..._core.base.options import explained
 from ..._show.chips import short
 from ..._show.result import Drawn
 from ..._show.svg import Matrix
@@ -60,6 +61,7 @@ class DryrunTable(Drawn):
             raise KeyError(f"no cell has {_listed(wanted)}; there are {there}")
         return found
 
+    @explained
     def assert_runs(self, parameters: Dtype, inputs: Dtype = None, region: Dtype = None) -> None:
         """Raise AssertionError unless a cell runs without a guard.
 

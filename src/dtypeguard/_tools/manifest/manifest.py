@@ -7,6 +7,7 @@ from ..._core.base.dtypes import name_of
 from ..._core.base.errors import ContractWarning
 from ..._core.base.frames import caller, hide_frames, warn_at
 from ..._core.base.modules import root_of
+from ..._core.base.options import explained_as
 from ..._core.state.contents import Contents, contents_of, is_manifest, load, save, written
 from ..._core.state.differences import Difference, Differences, differences, state_error
 from ..._core.state.patterns import quoted
@@ -205,6 +206,7 @@ class _Door:
     [('*.num_batches_tracked', 'int64'), ('0.*', 'float32'), ('*', 'float16')]
     """
 
+    @explained_as("manifest")
     def __call__(
         self, model: Any, /, optimizer: Any = None, batch: Any = None, *, shapes: bool = False, devices: bool = False
     ) -> Manifest:
