@@ -298,7 +298,9 @@ DetachesUnderAGuard = with_forward(lambda self, x: self.layer(x.detach() if is_g
 LooksInAutocast = with_forward(
     lambda self, x: self.layer(x) * (2 if is_guarded(self) and torch.is_autocast_enabled("cpu") else 1)
 )
+FromNumpy = with_forward(lambda self, x: self.layer(x) * torch.from_numpy(np.ones(1)))
 BROKEN = {
+    FromNumpy: ("output dtype is stable", F32, "`result` is float64 where parameters and input are float32"),
     BornInside: ("output dtype is stable", F16, "`result` is float32 where parameters and input are float16"),
     Widens: ("one dtype", F64, "in float64 the model does not compute: it brings float32 of its own"),
     Overflows: ("half", F16, "in float16 values come out that are wrong: DG901, at"),

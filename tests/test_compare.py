@@ -1115,7 +1115,7 @@ WRONG = {
         lambda: compare(LINEAR, X, region=F32), ValueError,
         "region=float32 is no dtype to compare: use bfloat16 or float16",
     ),
-    "a class": (lambda: compare(nn.Linear, X, dtype=BF16), TypeError, "`model` is the class Linear: pass an nn.Module"),
+    "a class": (lambda: compare(nn.Linear, X, dtype=BF16), TypeError, "compare takes a model, not the class Linear"),
     "no batch": (lambda: compare(LINEAR, [], dtype=BF16), TypeError, "`batch` is an empty list"),
     "a number": (lambda: compare(LINEAR, [X, 3], dtype=BF16), TypeError, "`batch[1]` is of type int: pass a tensor"),
     "a loss of numbers": (lambda: compare(LINEAR, X, dtype=BF16, loss=3), TypeError, "`loss` is an int"),

@@ -416,7 +416,7 @@ def linear() -> nn.Module:
 
 
 BAD: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
-    "a class": (lambda tmp: dtypeguard.diff(nn.Linear, linear(), X), TypeError, "a is the class Linear: pass a model"),
+    "a class": (lambda tmp: dtypeguard.diff(nn.Linear, linear(), X), TypeError, "diff takes a model, not the class"),
     "no program": (lambda tmp: dtypeguard.diff(linear(), 3, X), TypeError, "b is an int: pass a model"),
     "a batch that only a takes": (
         lambda tmp: dtypeguard.diff(linear(), nn.Linear(5, 4), X), dtypeguard.CompareError,

@@ -1,6 +1,7 @@
 """`compare(format=)`: products of rounded operands, what explains their error, and a format for each layer."""
 
 import copy
+import dataclasses
 import itertools
 import math
 import pickle
@@ -20,6 +21,7 @@ import dtypeguard
 from dtypeguard import CompareError, compare
 from dtypeguard._tools.formats.rounding import rounded
 from dtypeguard._tools.formats.table import format_of
+from dtypeguard.results import Placed
 
 
 def mse(out):
@@ -554,6 +556,14 @@ def test_a_result_knows_its_filter_and_what_goes_where():
     assert names == {*kept.formats}
     assert {*kept.names} == {f"layers.{n}" for n in range(8)} - names
     assert not kept.filter(model, "")
+
+
+def test_a_filter_is_for_one_format_and_casts_are_none():
+    kept = Placed((), {"layers.0": "int8", "layers.1": "bf16"}, 0.1, 1, 9.0)
+    assert [kept.filter(module, name) for name, module in list(Wild().named_modules())[2:4]] == [True, False]
+    several = dataclasses.replace(kept, formats={"layers.0": "int8", "layers.1": "int4"})
+    with pytest.raises(ValueError, match=r"filter: layers go to int4 and int8, .* `to_recipe\(\"torchao\"\)`"):
+        several.filter(nn.Linear(2, 2), "layers.0")
 
 
 def test_gradients_of_what_is_kept_are_measured():

@@ -156,6 +156,7 @@ def test_without_names_all_tensors_are_held_to_the_lines(tmp_path):
         ("[tensors]\n* float32\n", "is no manifest"),
         ("dtypeguard manifest 2\n", "has format 2, and this dtypeguard knows 1: update dtypeguard"),
         ("dtypeguard manifest 1\n[tensors]\nweight\n", "line 3: 'weight' stands alone"),
+        ("dtypeguard manifest 1\n[tensors]\n* float33\n", "line 3: 'float33' is no dtype (did you mean 'float32'?)"),
         ("dtypeguard manifest 1\n[weights]\n* float32\n", "line 2: there is no section [weights], only tensors,"),
         ("\xff\xfe", "is no manifest"),
     ],

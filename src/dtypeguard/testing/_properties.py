@@ -249,6 +249,7 @@ def stable(trial: Trial) -> Iterator[Fault]:
     for path in odd:
         found = {dtype: _real(known[path]) for dtype, known in outputs.items() if dtype and path in known}
         if len(set(found.values())) < 2:  # a loss in float32, whatever the model is
+            yield from _creep(trial, path, own, found.get(own))
             continue
         born = all(result is torch.promote_types(dtype, torch.float32) for dtype, result in found.items())
         if born and path in trial.bare.numbers():  # a loss that is always at least float32
@@ -260,6 +261,19 @@ def stable(trial: Trial) -> Iterator[Fault]:
             "the dtype of the parameters, or always the same",
             _birth(trial) if born else "a branch on the dtype of the input",
         )
+
+
+def _creep(trial: Trial, path: str, own: torch.dtype, dtype: torch.dtype | None) -> Iterator[Fault]:
+    """A result that is always float64, though nobody asked for it."""
+    if dtype is torch.float64:
+        for finding, other, born in _mixtures(trial):
+            if finding.rule == "DG101" and finding.severity != "info":
+                yield Fault(
+                    f"`{path}` is float64 where parameters and input are {name_of(own)}",
+                    f"{other} meets {name_of(own)} at {finding.site}", f"{name_of(own)}, or a cast that says so",
+                    f"{born}. {_WRITE}",
+                )  # fmt: skip
+                return
 
 
 _WRITE = "Write dtype=x.dtype, .to(x.dtype), or register_buffer for a plain attribute, which .to() does not reach"

@@ -73,6 +73,12 @@ def kind_of(value: Any) -> str:
     return "None" if value is None else indefinite(type(value).__name__)
 
 
+def refuse_class(tool: str, value: Any) -> None:
+    """A clear TypeError for a class of models, which is no model."""
+    if isinstance(value, type):
+        raise TypeError(f"{tool} takes a model, not the class {value.__name__}: pass {value.__name__}(...)")
+
+
 def misspelt(name: str, options: Iterable[str]) -> str:
     """What to say of an option that does not exist."""
     known = list(options)

@@ -7,11 +7,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
 from ..._show.files import write
+from ..base.dtypes import BY_NAME
+from ..base.pyproject import near
 from .patterns import fewest, folded, kind_of, matcher, natural, unfolded
 from .reading import SECTIONS, Held, Reading
 
 FORMAT = 1
+_NEWER = re.compile(r"u?int[1-7]|b?complex\d+|float[468]_\w+|bits\w+")  # dtypes of some versions of PyTorch only
 _HEAD = f"dtypeguard manifest {FORMAT}"
 _SAYS = (
     "# Of the lines that match a name, the first counts; * is any text. [names] are what the model held when this",
@@ -99,12 +104,23 @@ def parsed(text: str, source: str) -> Contents:
         elif section and section not in _ORDER:
             raise ValueError(f"{source}, line {number}: there is no section [{section}], only {', '.join(_ORDER)}")
         elif left:
-            found.lines.setdefault(section, []).append((left, Held.read(right)))
+            held = Held.read(right)
+            if meant := _meant(held.dtype):
+                raise ValueError(f"{source}, line {number}: {held.dtype!r} is no dtype{meant}")
+            found.lines.setdefault(section, []).append((left, held))
     found.names, found.file_names = (
         frozenset(map(kind_of, unfolded(names[section]))) if section in names else None
         for section in ("names", "file names")
     )
     return found
+
+
+def _meant(text: str) -> str:
+    """Which dtype was meant by one that there is not; nothing for what another version of PyTorch may have."""
+    word = text.partition(" ")[0]
+    if isinstance(getattr(torch, word, None), torch.dtype) or _NEWER.fullmatch(word):
+        return ""
+    return near(word.rpartition(".")[2], BY_NAME)
 
 
 def _rows(text: str) -> Iterator[tuple[int, tuple[str, str, str]]]:

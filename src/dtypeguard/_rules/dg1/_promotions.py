@@ -37,6 +37,7 @@ class Promotions:
     count: int = 0
     closed: int = 0
     cast_back: int = 0
+    back_to: torch.dtype | None = None  # what it was cast to
     gathered: int = 0  # in accumulators
     harmful: int = 0
     bytes: int = 0
@@ -200,6 +201,7 @@ def cast_back(event: Op, audit: Recorder) -> None:
     if event.kind == "explicit" and out.dtype.is_floating_point and out.dtype.itemsize < source.dtype.itemsize:
         for promoted in _promotions(source, audit):
             promoted.row.cast_back += promoted.open
+            promoted.row.back_to = out.dtype
             promoted.close()
 
 
@@ -231,7 +233,9 @@ def tell(rule: Rule, row: Promotions, audit: Recorder, **facts: Any) -> None:
     nodes = row.nodes if not row.own else () if row.narrow_node is None else (row.narrow_node,)
     facts = {**facts_of(row.site, row.op, row.pair, row.result, row.bytes), **facts}
     if row.cast_back and not row.harms:
-        facts["size"] += f"; later cast back to {name_of(like(row.pair[1], row.narrow))}"
+        narrow, back = like(row.pair[1], row.narrow), row.back_to
+        to = f"back to {name_of(narrow)}" if back in (None, narrow) else f"to {name_of(back)}"
+        facts["size"] += f"; later cast {to}"
     finding = audit.find(
         rule, row.site, module=row.module, op=row.op, severity=None if row.harms else Severity.INFO,
         facts=facts, from_dtype=like(row.pair[1], row.narrow), to_dtype=row.result, bytes=row.bytes,

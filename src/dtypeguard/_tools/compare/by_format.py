@@ -172,7 +172,7 @@ class FormatComparison(Comparison):
             most = ", ".join(f"{name} {percent(error)}" for name, error in [*self.gradients.items()][:_MOST])
             yield f"gradients: error {percent(self.gradient)}; of single parameters: {most}"
         if self._placed is not None:
-            yield from self._placed.told(self.wide, self._subject.weights)
+            yield from self._placed.told(self._subject.weights)
 
     def _searching(self) -> FormatSearch:
         if not isinstance(self._search, FormatSearch):
@@ -307,6 +307,7 @@ class FormatComparison(Comparison):
                 name: type(module).__name__ for name in assigned
                 if not isinstance(module := self._found.modules[name], nn.Linear)
             },
+            wide=self.wide,
         )  # fmt: skip
 
 

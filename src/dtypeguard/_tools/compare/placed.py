@@ -15,7 +15,7 @@ from ..._show.result import Drawn
 from ..._show.svg import Chart
 from ..._show.text import wrapped
 from ..formats.emulation import emulate, restore
-from ..formats.table import format_of
+from ..formats.table import Scale, format_of
 from .pictures import of_placed
 from .recipes import recipe
 from .text import folded, percent, runs_of
@@ -40,6 +40,7 @@ class Placed(Drawn):
         curve: bits of a weight, and the errors that are expected of the best choice with so many.
         notes: what limits the result.
         others: the classes of modules with a format that are no `nn.Linear`, by their names.
+        wide: the model's dtype, in which the other modules stay.
     """
 
     kind: ClassVar[str] = "formats"
@@ -55,6 +56,7 @@ class Placed(Drawn):
     curve: tuple[tuple[float, float], ...] = ()
     notes: tuple[str, ...] = ()
     others: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    wide: str = "the model's dtype"
 
     def apply(self, model: M) -> M:
         """Round the operands of a model's matrix products in each forward, as these formats do. Returns the model.
@@ -114,7 +116,10 @@ class Placed(Drawn):
             name: its name in `named_modules()`.
 
         Returns:
-            True for a linear layer with a format.
+            True for a linear layer with a format that is more than a cast, as to bfloat16.
+
+        Raises:
+            ValueError: for several such formats, which one filter cannot tell apart.
 
         >>> import torch, dtypeguard
         >>> model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Linear(32, 32))
@@ -122,7 +127,11 @@ class Placed(Drawn):
         >>> [kept.filter(module, name) for name, module in model.named_modules()]
         [False, True, True]
         """
-        return isinstance(module, nn.Linear) and name in self.formats
+        scaled = {title for title in self.formats.values() if format_of(title).scale is not Scale.NONE}
+        if len(scaled) > 1:
+            told = " and ".join(sorted(scaled))
+            raise ValueError(f'filter: layers go to {told}, and a filter is for one: use `to_recipe("torchao")`')
+        return isinstance(module, nn.Linear) and self.formats.get(name) in (scaled or {*self.formats.values()})
 
     def to_recipe(self, tool: str) -> dict[str, Any]:
         """The same for a tool that makes it real, as the plain data that this tool loads.
@@ -147,12 +156,12 @@ class Placed(Drawn):
             warn_at(caller(), DtypeGuardWarning(f"to_recipe({tool!r}) leaves out what is no nn.Linear: {told}"))
         return recipe(tool, linear, (*self.names, *self.others))
 
-    def told(self, wide: str, modules: Iterable[str]) -> Iterator[str]:
+    def told(self, modules: Iterable[str]) -> Iterator[str]:
         """What was chosen, in lines."""
         chosen: dict[str, list[str]] = {}
         for name, title in self.formats.items():
             chosen.setdefault(title, []).append(name)
-        chosen[wide] = [name for name in self.names if name not in self.stays]
+        chosen[self.wide] = [name for name in self.names if name not in self.stays]
         for title, names in chosen.items():
             if names:
                 yield f"keep in {title}: {', '.join(folded(names, modules))}"
@@ -164,7 +173,7 @@ class Placed(Drawn):
             yield f"note: {note}"
 
     def __str__(self) -> str:
-        told = self.told("the model's dtype", (*self.formats, *self.names))
+        told = self.told((*self.formats, *self.names))
         return "\n".join(line for one in told for line in wrapped(one))
 
     def _data(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..._core.base.errors import CompareError
-from ..._core.base.options import explained, indefinite
+from ..._core.base.options import explained, kind_of, refuse_class
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..compare.batches import Batch, batch_of
@@ -209,7 +209,7 @@ def _engine(side: Any, rows: list[list[float]], path: str) -> ProgramDiff:
 def _loss(loss: Any) -> Loss | None:
     """The loss as a function of the output and the batch."""
     if loss is not None and not callable(loss):
-        raise TypeError(f"diff: `loss` is {indefinite(type(loss).__name__)}: pass a function of the output")
+        raise TypeError(f"diff: `loss` is {kind_of(loss)}: pass a function of the output")
     own = with_batch(loss)
 
     def checked(out: Any, batch: Batch) -> Any:
@@ -222,8 +222,8 @@ def _loss(loss: Any) -> Loss | None:
 
 
 def _program(name: str, value: Any, tool: str = "diff") -> Any:
-    if isinstance(value, type) or not callable(value):
-        kind = f"the class {value.__name__}" if isinstance(value, type) else indefinite(type(value).__name__)
+    refuse_class(tool, value)
+    if not callable(value):
         other = ", or the path of a capture" * (tool == "diff")
-        raise TypeError(f"{tool}: {name} is {kind}: pass a model or a function{other}")
+        raise TypeError(f"{tool}: {name} is {kind_of(value)}: pass a model or a function{other}")
     return value
