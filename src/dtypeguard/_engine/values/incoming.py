@@ -1,5 +1,6 @@
 """What comes into an operation: how wrong it is already, and whether it comes from the last round of a loop."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -44,6 +45,11 @@ def measured(tensor: Tensor, held: ShadowStorage, look: bool) -> Incoming:
         held.error = error.relative(held.floor, of_a_row=True) / held.cancellation
         held.whole = error.relative(held.floor) / held.cancellation
     return Incoming(tensor, held.error, held, held.row, held.cancellation)
+
+
+def wrong(incoming: Iterable[Incoming], error: float = 1.0) -> bool:
+    """Whether what comes in is so wrong, by itself, that it makes at least half of an error."""
+    return any(error_of(one.tensor, one.held.like(one.tensor)).relative() > error / 2 for one in incoming)
 
 
 def suspicion(one: Incoming) -> float:

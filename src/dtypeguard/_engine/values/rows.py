@@ -75,6 +75,7 @@ class Row:
         "parent",
         "previous",
         "sets",
+        "since",
         "site",
         "stalled",
         "stuck",
@@ -89,6 +90,7 @@ class Row:
     def __init__(self, name: str, site: Site, module: str | None, dtype: torch.dtype, backward: bool) -> None:
         self.name, self.site, self.module, self.dtype, self.backward = name, site, module, dtype, backward
         self.visits = 0
+        self.since = math.inf  # the operation of the program at which it spoiled values first
         self.error = 0.0  # the largest that was measured, of the worst row of a tensor
         self.whole = 0.0  # that of all its values
         self.incoming = 0.0  # the error of its inputs at that measurement

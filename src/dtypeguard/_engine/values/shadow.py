@@ -22,7 +22,7 @@ from ..watch.text import LARGEST
 from . import moves
 from .cancellation import are_squares, cancellation_of, gradient_of_softmax
 from .choices import WHOLE, Choices, at_places, decidable
-from .incoming import Given, Incoming, all_incoming, builds_up, largest_cancellation, loops, measured, suspicion
+from .incoming import Given, Incoming, all_incoming, builds_up, largest_cancellation, loops, measured, suspicion, wrong
 from .kernels import composite
 from .measure import error_of, flushed, norm, worst
 from .memory import DOUBLE, SINGLE, Memory, ShadowStorage
@@ -166,6 +166,7 @@ class Shadow:
             self._measure(op, args, kwargs, row, pairs, incoming, writing)
             if row.cause is not None:
                 self.spoil.add(row)
+                row.since = min(row.since, self.operations)
         elif pairs:
             for _, held in pairs:
                 held.error, held.cancellation = row.error, largest_cancellation(incoming)
@@ -335,7 +336,9 @@ class Shadow:
         else:
             values, old = total.tensor, total.held.like(total.tensor)
         moved = shadow != old
-        row.stalled = max(row.stalled, float(((tensor == values) & moved).sum()) / max(1, tensor.numel()))
+        stalled = float(((tensor == values) & moved).sum()) / max(1, tensor.numel())
+        if stalled > row.stalled and not wrong(one for one in incoming if one is not total):
+            row.stalled = stalled
 
     def _note_movement(
         self, op: Operator, args: Any, row: Row, tensor: Tensor, shadow: Tensor, incoming: list[Incoming],
@@ -351,6 +354,8 @@ class Shadow:
         stuck = 0
         if not inherits and not row.backward and op.name not in BESIDES:
             stuck = max(moves.stands(one.tensor, one.held, row.half_ulp) for one in writing.incoming)
+            if stuck and wrong(others, error_of(tensor, shadow).relative() if op.name == "copy_" else 1.0):
+                stuck = 0
             if target.held.path is not None:
                 row.course = target.held.path.course
         row.stuck = stuck

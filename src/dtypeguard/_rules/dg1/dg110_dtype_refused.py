@@ -58,6 +58,10 @@ _SAYS = (
         r"|expected scalar type Long",
         torch.int64, "`.long()` on the indices or class targets", _indices,
     ),
+    Says(
+        r"float or double", torch.float32, "`.float()` first",
+        lambda it: [o for o in it.operands if o.dtype in HALF] or it.integers,
+    ),
     Says(r"bool tensor", None, "`~mask` in place of `1 - mask`, or `mask.float()`", lambda it: it.odd),
 )  # fmt: skip
 
@@ -85,6 +89,8 @@ def _in_half(indices: Operand) -> str | None:
 
 _RESULT = re.compile(r"result type (\w+) can't be cast")
 _NAMES = {"Half": torch.float16, "BFloat16": torch.bfloat16, "Double": torch.float64, "ComplexFloat": torch.complex64}
+_LACKS = re.compile(r"not implemented for '(\w+)'$")
+_OF_KERNELS = {"Float": torch.float32, "Long": torch.int64, "Int": torch.int32, "Bool": torch.bool, **_NAMES}
 _OPERATORS = {"add_": "+", "sub_": "-", "mul_": "*", "div_": "/", "pow_": "**"}
 
 
@@ -116,6 +122,11 @@ _ODD = "cast the operand whose dtype differs: "
 @explains(Turn.DTYPE)
 def refused(it: Refused) -> bool:
     """Operands of several dtypes, and nothing else."""
+    lacks = _LACKS.search(it.event.reason)
+    of_it = [o for o in it.operands if lacks is not None and o.dtype is _OF_KERNELS.get(lacks[1])]
+    if 0 < len(of_it) < len(it.operands) and not it.event.op.startswith("index"):
+        wanted, advice = _alone(of_it[0].dtype)
+        return it.tell(RULE, of_it, wanted, advice=advice)
     if len(it.floats) == 1 and it.integers:
         return it.tell(RULE, it.integers, advice=f"{_ODD}`.to(torch.{name_of(next(iter(it.floats)))})`")
     if len(it.operands) <= 1:

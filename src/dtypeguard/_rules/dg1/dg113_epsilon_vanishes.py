@@ -55,19 +55,20 @@ def vanishes(event: Op, audit: Recorder) -> None:
                 audit.lineage.set(event.out, node)
             node.cause = Vanished(event.site, small[0], event.module)
     elif name in _DIVISIONS and audit.due("DG113", event.site, event.name):
-        wrong = _from_zero(event, name)
-        for cause in audit.lineage.causes(event.inputs, 8) if wrong else ():
-            if isinstance(cause, Vanished):
-                facts = {"what": cause.site.expression, "value": cause.value, "use": event.what, "count": wrong}
-                audit.find(
-                    RULE, cause.site, module=cause.module, op=event.name, facts=facts, from_dtype=torch.float16,
-                    bytes=size_of(event.out),
-                )  # fmt: skip
+        zero = event.inputs[-1] if name == "div" else event.inputs[0]
+        wrong = _from_zero(event, zero)
+        causes = audit.lineage.causes([zero], 8) if wrong else ()
+        cause = next((one for one in causes if isinstance(one, Vanished)), None)  # the nearest was put there for it
+        if cause is not None:
+            facts = {"what": cause.site.expression, "value": cause.value, "use": event.what, "count": wrong}
+            audit.find(
+                RULE, cause.site, module=cause.module, op=event.name, facts=facts, from_dtype=torch.float16,
+                bytes=size_of(event.out),
+            )  # fmt: skip
 
 
-def _from_zero(event: Op, name: str) -> int:
+def _from_zero(event: Op, zero: torch.Tensor) -> int:
     """How many values are not finite because the epsilon was zero: a NaN that came in is another fault."""
-    zero = event.inputs[-1] if name == "div" else event.inputs[0]
     if zero is event.out:  # in place, and overwritten: of zero these functions are infinite
         return int(event.out.isinf().sum())
     return int((~event.out.isfinite() & (zero == 0)).sum())

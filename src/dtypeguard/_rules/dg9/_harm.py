@@ -49,8 +49,9 @@ def keep(row: Row) -> str | None:
 
 
 def lost_before(row: Row) -> Row | None:
-    """The line behind this one that made roundings so large that its values are others."""
-    return next((one for one in row.culprits() if one is not row and one.cause is Cause.AMPLIFIED), None)
+    """The line behind this one that made roundings so large that its values are others, and did so before it."""
+    before = (one for one in row.culprits() if one is not row and one.since <= row.since)
+    return next((one for one in before if one.cause is Cause.AMPLIFIED), None)
 
 
 def _step(row: Row, here: str | None, edit: bool) -> Step:
