@@ -41,7 +41,9 @@ def pytest_collection_modifyitems(items):
 def _fresh():
     dtypeguard.set_mode(None)
     dtypeguard.reset_casts()
+    main = sys.modules["__main__"]
     yield
+    sys.modules["__main__"] = main  # the command leaves its program there; spawned processes would run it again
     dtypeguard.set_mode(None)
     dtypeguard.reset_casts()
     if getattr(sys.modules.get("torch._dynamo.eval_frame"), "cached_backends", None):

@@ -293,9 +293,12 @@ def test_a_cache_in_the_batch_stays_as_it_is():
     assert cache.runs == [0]
 
 
-def test_attention_is_found_by_any_name():
+@pytest.mark.parametrize("heads", [None, 4], ids=["three axes", "heads"])
+def test_attention_is_found_by_any_name(heads):
     def function(m, x):
         q, k, v = (part[None] for part in m.qkv(x).chunk(3, -1))
+        if heads is not None:
+            q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (q, k, v))
         return attention(q, k, v)[0]
 
     torch.manual_seed(0)

@@ -3,6 +3,7 @@
 import functools
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -14,10 +15,11 @@ from torch.autograd.function import BackwardCFunction
 from ..._core.base import private
 from ..._core.base.dtypes import HALF
 from ..._core.base.progress import tell
-from ..operands import summed
+from ..operands import shadowed, summed
 from ..ops import FLUSHES, Operator, Way
 from ..watch.recorder import Recorder
 from ..watch.sites import Site
+from ..watch.text import LARGEST
 from .flags import Flags
 from .kept import LOST as LOST_OF_TOTAL
 from .kept import UNMOVED, Kept, Totals
@@ -213,6 +215,21 @@ class Values:
             line = self._lines.get(node._sequence_nr())
         site, module = line or (self._audit.line(frame), self._audit.module())
         return self.rows.at(op.name, site, module, dtype, node is not None)
+
+    # ------------------------------------------------------------ where values enter
+
+    def made(self, function: Callable[..., Tensor], data: Any, out: Tensor) -> None:
+        """A tensor of numbers that have more digits than it holds: its shadow has them all."""
+        if self.shadow is None or not shadowed(out) or isinstance(data, Tensor) or not 0 < out.numel() <= LARGEST:
+            return
+        exact = function(data, dtype=torch.float64, device=out.device)
+        if torch.equal(exact, out.detach().double()):
+            return
+        row = self.rows.at("tensor", self._audit.here(), self._audit.module(), out.dtype, False)
+        held = self.shadow.memory.set(out, exact, row)
+        error = error_of(out.detach(), held.like(out))
+        held.error, held.whole, held.read = error.relative(of_a_row=True), error.relative(), True
+        row.measured(error, held.error, 0.0, None)
 
     # ------------------------------------------------------------ where values leave
 

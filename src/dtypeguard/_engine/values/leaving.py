@@ -1,4 +1,6 @@
-"""Where values leave a program: losses, outputs of models, gradients that a step uses, parameters after it."""
+"""Where values enter a program as numbers of Python, and where they leave it: losses, outputs of models, gradients
+that a step uses, parameters after it.
+"""
 
 import functools
 from collections.abc import Callable
@@ -29,9 +31,22 @@ def begin(audit: Recorder) -> None:
         audit.patches.replace(torch.autograd, name, functools.partial(_reading, audit, LOSS))
     for name in ("tolist", "numpy"):
         audit.patches.replace(Tensor, name, functools.partial(_reading, audit, "values that the program reads"))
+    audit.patches.replace(torch, "tensor", functools.partial(_making, audit))
     audit.patches.replace(GradScaler, "_unscale_grads_", functools.partial(_unscales, audit))
     audit.handles.append(register_optimizer_step_pre_hook(functools.partial(_hook, audit, _gradients_leave)))
     audit.handles.append(register_optimizer_step_post_hook(functools.partial(_hook, audit, _parameters_stepped)))
+
+
+def _making(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def tensor(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        out = original(*args, **kwargs)
+        if audit.records_here and not audit.local.paused and not audit.resting and args:
+            audit.guarded(audit.values.made, original, args[0], out)
+        return out
+
+    return tensor
 
 
 def _outputs_leave(call: Call, audit: Recorder) -> None:

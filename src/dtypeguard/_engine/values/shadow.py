@@ -35,6 +35,7 @@ _MADE = 2  # a tensor written more than twice (created, changed) is a running to
 _LONG = 16  # writes to one tensor, from which on it is looked at as often as a line
 _WRONG = 0.25  # an error of what is written, for which it may go another way
 _GROWN = 2.0  # times the error of what is added
+_ODD = frozenset(2 * 8**n + 1 for n in range(10))
 _OFTEN = 32  # visits of a running total between two measurements
 _BUILT_UP = {True: 0.02, False: 0.1}  # an error that has grown in a loop, of half precision or of a wide state
 
@@ -414,9 +415,12 @@ class Shadow:
 
 
 def _due(row: Row) -> bool:
-    """Whether to measure: at powers of two, and in a running total more often, which may stand still between them."""
+    """Whether to measure: at powers of two, and in a running total more often, which may stand still between them.
+
+    Two callers of a line may take turns, so some odd visits are among them.
+    """
     visits = row.visits
-    return visits & (visits - 1) == 0 or (visits % _OFTEN == 0 and loops(row.previous, row))
+    return visits & (visits - 1) == 0 or visits in _ODD or (visits % _OFTEN == 0 and loops(row.previous, row))
 
 
 def written(op: Operator, args: Any, kwargs: Any) -> Iterator[Tensor]:

@@ -68,8 +68,8 @@ _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # which have few operati
 _STORED = frozenset([*(dtype for dtype, info in TABLE.items() if info.kind is Kind.STORAGE), *_UNSIGNED])
 _PLAIN = frozenset([Tensor, torch.nn.Parameter])
 KINDS = tuple(
-    "start end cast write mixed before after scalar ended summed half integer added backward refused entered left "
-    "harmed decided exported converted loading look held stepping stepped over averaged alone scaled computed driven "
+    "start end cast write mixed before after scalar ended summed half integer added viewed backward refused entered "
+    "left harmed decided exported converted loading look held stepping stepped over averaged alone scaled computed driven "
     "unscale step gradients past update unchecked".split()
 )
 Handler = Callable[..., None]

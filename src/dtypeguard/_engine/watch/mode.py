@@ -89,6 +89,8 @@ class Watching(Mode):
         single = isinstance(out, Tensor)
         if op.same:
             self._hand_on(recorder, op, inputs, out, single)
+            if single and inputs and out.dtype is not inputs[0].dtype and recorder.on["viewed"]:
+                self._viewed(recorder, op, func, args, kwargs, inputs, out)
             return
         if op.cast and inputs and out is inputs[0]:  # it was of that dtype
             return
@@ -165,6 +167,15 @@ class Watching(Mode):
                 if tensor.dtype is not node.dtype:  # of `view_as_real` and the like
                     node = Node(op.name, recorder.line(sys._getframe(3)), tensor.dtype, (node,), recorder.module())
                 lineage.set(tensor, node)
+
+    def _viewed(
+        self, recorder: Recorder, op: Operator, func: Any, args: Any, kwargs: Any, inputs: list[Tensor], out: Tensor
+    ) -> None:  # fmt: skip
+        """A view in another dtype."""
+        if _current_node() is None:
+            site, module = recorder.line(sys._getframe(3)), recorder.module()
+            event = Op(op.name, func, args, kwargs, out, inputs, site, module, False, recorder.autocast())
+            recorder.emit("viewed", event)
 
     def _bear(
         self, recorder: Recorder, op: Operator, inputs: list[Tensor], out: Tensor, site: Site, module: str | None

@@ -118,6 +118,8 @@ class Site:
             node = getattr(statement, "value", None)
             if isinstance(node, ast.BinOp):
                 return [ast.unparse(node.left), ast.unparse(node.right)]
+            if isinstance(node, ast.Compare):
+                return [ast.unparse(side) for side in (node.left, *node.comparators)] if len(node.ops) == 1 else []
             if isinstance(node, ast.Call) and self.calls == name:
                 given = [part for arg in node.args for part in getattr(arg, "elts", [arg])]
                 if len(given) < count and isinstance(node.func, ast.Attribute) and name != "where":  # which turns them

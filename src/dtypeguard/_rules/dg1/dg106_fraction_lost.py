@@ -65,6 +65,31 @@ def cast(event: Op, audit: Recorder) -> None:
         audit.suspect(RULE, event, source, **facts).find(audit, Severity.INFO)
 
 
+@around(torch, "tensor", rule=RULE)
+def _made(audit: Recorder, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
+    """`torch.tensor([[0.299, 0.587, 0.114]], dtype=image.dtype)`"""
+    out: Tensor = original(*args, **kwargs)
+    if isinstance(out, Tensor) and _is_integer(out) and args and 0 < out.numel() <= LARGEST:
+        audit.guarded(_numbers, audit, original, args[0], out)
+    return out
+
+
+def _numbers(audit: Recorder, original: Callable[..., Any], data: Any, out: Tensor) -> None:
+    source = None if isinstance(data, Tensor) or not readable(out) else original(data)
+    if source is None or not source.is_floating_point():
+        return
+    lost = int((source != source.trunc()).sum())
+    if lost and bool(source.isfinite().all()):
+        site, none = audit.here(), float(source.abs().max()) <= 1
+        loss = f"{lost} of {source.numel()} lose their fraction" + ", and become 0" * none
+        facts = {"what": site.expression or site.source, **_facts_of("numbers", loss, out, advice="keep them floats")}
+        severity = None if none else Severity.INFO
+        audit.find(
+            RULE, facts=facts, severity=severity, site=site, module=audit.module(), op="tensor", to_dtype=out.dtype,
+            bytes=size_of(out),
+        )  # fmt: skip
+
+
 @around(Tensor, "__setitem__", rule=RULE)
 def _assignment(audit: Recorder, original: Callable[..., Any], self: Tensor, key: Any, value: Any) -> None:
     """`labels[1] = 0.9`: PyTorch makes the number an integer before it dispatches anything."""

@@ -126,6 +126,8 @@ def refused(it: Refused) -> bool:
     of_it = [o for o in it.operands if lacks is not None and o.dtype is _OF_KERNELS.get(lacks[1])]
     if 0 < len(of_it) < len(it.operands) and not it.event.op.startswith("index"):
         wanted, advice = _alone(of_it[0].dtype)
+        if any(o.dtype is torch.bool for o in it.operands):
+            wanted, advice = torch.bool, "`.bool()` first"
         return it.tell(RULE, of_it, wanted, advice=advice)
     if len(it.floats) == 1 and it.integers:
         return it.tell(RULE, it.integers, advice=f"{_ODD}`.to(torch.{name_of(next(iter(it.floats)))})`")

@@ -168,6 +168,27 @@ def near_equal(place: Place, at: At) -> Iterator[Candidate]:
 
 
 @move
+def decision(place: Place, at: At) -> Iterator[Candidate]:
+    """Compares decisions, not scores."""
+    source = at.source
+    for call in source.below(at.node, cst.Call):
+        if isinstance(call.func, cst.Attribute) and call.func.attr.value == "amax":
+            yield [source.replace(call.func.attr, "argmax")]
+    for one in source.below(at.node, cst.BaseExpression):
+        if one is not at.node and f"`{source.closed(one)} >= 0.5`" in place.finding.fix:
+            yield [source.replace(one, f"({source.closed(one)} >= 0.5)")]
+            return
+
+
+@move
+def converted(place: Place, at: At) -> Iterator[Candidate]:
+    """Converts values where their bits were read as another dtype."""
+    for call in at.source.below(at.node, cst.Call):
+        if isinstance(call.func, cst.Attribute) and call.func.attr.value == "view":
+            yield [at.source.replace(call.func.attr, "to")]
+
+
+@move
 def whole_division(place: Place, at: At) -> Iterator[Candidate]:
     """Divides in integers."""
     whole = "//" in place.finding.fix  # else floats are divided, which `//` would make others of

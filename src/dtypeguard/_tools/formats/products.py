@@ -113,6 +113,7 @@ class Products(Mode):
         self._activations = Marks()  # of the modules that multiply them
         self._nodes: dict[int, Format] = {}  # of the graph, by number: the format of their products
         self._used: dict[frozenset[str], Format] = {}  # by the parameters of a weight
+        self._below = False  # whether what runs was called below autograd
         self._seed, self._generators = seed, dict[torch.device, torch.Generator]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -120,8 +121,9 @@ class Products(Mode):
         given = operands(args, kwargs)
         if not all(map(native, given)):
             return func(*args, **kwargs)
-        if torch.is_inference_mode_enabled() and (apart := getattr(func, "decompose", None)) is not None:
-            with self.on():  # there, operators come before they are taken apart
+        whole = self._below or torch.is_inference_mode_enabled()  # there, operators come before they are taken apart
+        if whole and (apart := getattr(func, "decompose", None)) is not None:
+            with self.on():
                 out = apart(*args, **kwargs)
             if out is not NotImplemented:
                 return out
@@ -233,12 +235,14 @@ class Products(Mode):
         out = op.func(*args, **kwargs)
         mask = op.argument(args, kwargs, "attn_mask", op.argument(args, kwargs, "attn_bias"))
         causal, scale = op.argument(args, kwargs, "is_causal", False), op.argument(args, kwargs, "scale")
-        math: Any = torch.ops.aten._scaled_dot_product_attention_math
+        math: Any = torch.ops.aten._scaled_dot_product_attention_math.default
         query, key, value = args[:3]
-        with self.on():
-            found = math(
-                query, key, value, mask, 0.0, causal, scale=scale, enable_gqa=query.shape[-3] != key.shape[-3]
-            )[0]
+        grouped, self._below = query.shape[-3] != key.shape[-3], True
+        try:
+            with self.on():
+                found = math.decompose(query, key, value, mask, 0.0, causal, scale=scale, enable_gqa=grouped)[0]
+        finally:
+            self._below = False
         return (found, *out[1:]) if isinstance(out, tuple) else found
 
     def _noise(self, device: torch.device) -> torch.Generator:
