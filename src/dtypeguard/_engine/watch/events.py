@@ -69,8 +69,8 @@ _STORED = frozenset([*(dtype for dtype, info in TABLE.items() if info.kind is Ki
 _PLAIN = frozenset([Tensor, torch.nn.Parameter])
 KINDS = tuple(
     "start end cast write mixed before after scalar ended summed half integer added viewed backward refused entered "
-    "left harmed decided exported converted loading look held stepping stepped over averaged alone scaled computed driven "
-    "unscale step gradients past update unchecked".split()
+    "left harmed decided exported converted loading look held stepping stepped over averaged alone scaled computed "
+    "driven unscale step gradients past update unchecked".split()
 )
 Handler = Callable[..., None]
 _HANDLERS: dict[str, list[tuple[Handler, frozenset[str], frozenset[str]]]] = {kind: [] for kind in KINDS}

@@ -47,6 +47,15 @@ class Cause:
         return RULES[self.rule].summary.rstrip(".") if self.pointed else self.first.message
 
     @property
+    def advice(self) -> str:
+        """What to write, and where, if that is another line than the first that is shown."""
+        edit, spots = self.edit, self.spots
+        if edit is None or not spots or edit.line == spots[0].line:
+            return self.first.fix
+        where = f"line {edit.line}" if edit.file == spots[0].file else f"{edit.path}:{edit.line}"
+        return f"{where}: {self.first.fix}"
+
+    @property
     def edit(self) -> Spot | None:
         """The line to change."""
         return self.first.edit

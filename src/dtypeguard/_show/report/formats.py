@@ -109,7 +109,7 @@ def _location(spot: Spot) -> dict[str, Any]:
 
 def _message(cause: Cause) -> str:
     where = f" (in {cause.where})" if cause.where else ""
-    return f"{cause.first.message}{where}\nhelp: {cause.first.fix}"
+    return f"{cause.first.message}{where}\nhelp: {cause.advice}"
 
 
 def _uri(spot: Spot) -> str:

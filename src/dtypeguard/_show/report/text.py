@@ -102,12 +102,7 @@ def cause_lines(cause: Cause, style: Style) -> Iterator[str]:
 
 
 def _help(cause: Cause, style: Style, indent: str = "") -> Iterator[str]:
-    """What to write, and where, if that is another line than the first that is shown."""
-    edit, spots = cause.edit, cause.spots
-    line = ""
-    if edit is not None and spots and edit.line != spots[0].line:
-        line = f"line {edit.line}: " if edit.file == spots[0].file else f"{edit.path}:{edit.line}: "
-    head, *rest = style.fold(line + cause.first.fix, f"{indent}help: ", f"{indent}      ")
+    head, *rest = style.fold(cause.advice, f"{indent}help: ", f"{indent}      ")
     yield indent + style.paint("help:", "help") + head.removeprefix(f"{indent}help:")
     yield from rest
 
