@@ -63,7 +63,9 @@ def lossy(
     odd = changed(source, fresh) if whole else None
     if odd is None:
         return None
-    if "." in str(module_path(call)):  # inside of a model, where a module needs it
+    module = call.values[0] if call.values else None
+    torchs = isinstance(module, nn.Module) and type(module).__module__.startswith("torch.")
+    if torchs or "." in str(module_path(call)):  # inside of a model, where a module needs it
         out = "give the model numbers that stay what they are"
     why = f"{odd[0]} becomes {odd[1]} in {name}: {out}"
     return why, (f"{out}, or, where that is meant, write ", f".to({fresh.dtype}) before the call")

@@ -106,6 +106,8 @@ def report_dtype(
     reason = f"{anchor.reason if anchor is not None else f'the annotation wants{such}'} {plain(expected)}"
     quantized = isinstance(value, Tensor) and value.is_quantized
     fix = _advice("{x}" + ".dequantize()" * quantized, source, target, isinstance(value, Tensor))
+    if anchor is not None and target is torch.float64 and isinstance(source, torch.dtype) and source.is_floating_point:
+        fix += ", or module.float() if nobody meant float64"
     if source is torch.bool and target is not None and target.is_floating_point and "mask" in str(path):
         fix = f'torch.where({{x}}, 0.0, float("-inf")).to({target})'  # which hides where `.to` alone adds 1 or 0
     report(
