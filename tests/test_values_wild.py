@@ -141,7 +141,7 @@ def ids_in_features(dtype=F32):
 
 def ids_in_a_table(dtype=F32):
     table = torch.arange(2**24, 2**24 + 64).to(dtype)
-    return torch.searchsorted(table, torch.tensor([16_777_219.0], dtype=dtype)).item()  # <-- ids_in_a_table
+    return torch.searchsorted(table, torch.tensor([16_777_217.0], dtype=dtype)).item()  # <-- ids_in_a_table
 
 
 def gradients_of_micro_batches(dtype=BF16):

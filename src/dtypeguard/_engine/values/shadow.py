@@ -166,8 +166,7 @@ class Shadow:
         if look and pairs:
             self._measure(op, args, kwargs, row, pairs, incoming, writing)
             if row.cause is not None:
-                self.spoil.add(row)
-                row.since = min(row.since, self.operations)
+                self._spoils(row)
         elif pairs:
             for _, held in pairs:
                 held.error, held.cancellation = row.error, largest_cancellation(incoming)
@@ -175,6 +174,10 @@ class Shadow:
                 held.origin = next((one.held.origin for one in incoming if one.held.origin is not None), None)
         if way is Way.PICK and _due(row):
             self.choices.picked(op, args, kwargs, out, row)
+
+    def _spoils(self, row: Row) -> None:
+        self.spoil.add(row)
+        row.since = min(row.since, self.operations)
 
     def _drop_shadows(self, op: Operator, args: Any, kwargs: Any, given: Given) -> None:
         if any(held is not None for _, held in given.values()):
@@ -272,7 +275,7 @@ class Shadow:
             for one in incoming:
                 if one.cancellation > 1 and one.held.origin is not None and effective:
                     one.held.origin.convict(one.error * one.cancellation, one.held.whole * one.cancellation)
-                    self.spoil.add(one.held.origin)
+                    self._spoils(one.held.origin)
         carried = 0.0 if source is None else source.error * (source.cancellation if lost else 1.0)
         origin = None if source is None or cancellation == 1 else source.held.origin
         if cancellation > _FAR * max((one.cancellation for one in incoming), default=1.0):

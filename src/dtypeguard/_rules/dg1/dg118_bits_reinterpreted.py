@@ -6,7 +6,7 @@ RULE = Rule(
     "DG118",
     "bits-reinterpreted",
     Severity.WARNING,
-    summary="The bits of one floating dtype are read as another one.",
+    summary="Bits of one floating dtype are read as another.",
     says="`{what}` reads the bits of {source} as {dtype}: {value:g} becomes {other:g}",
     fix="convert the values, `.to({code})`; to carry bits, view them as integers: `.view(torch.{bits})`",
     why=(
