@@ -74,6 +74,8 @@ class Values:
         self.rows, self.flags = Rows(), Flags(self._unread)
         self.shadow = self._shadow = Shadow(Memory(self._left_unread)) if how is SHADOW else None
         self.over: str | None = None  # why there is no shadow any more
+        if self.shadow is not None:
+            self.shadow.node_of = audit.lineage.get
         self.harms: dict[Row, Harm] = {}
         self._doubted: set[Row] = set()  # lines that spoil results less than what is a harm
         self.ranges = Ranges()

@@ -70,6 +70,7 @@ class Row:
         "lost",
         "module",
         "name",
+        "node",
         "of",
         "other_place",
         "parent",
@@ -90,6 +91,7 @@ class Row:
     def __init__(self, name: str, site: Site, module: str | None, dtype: torch.dtype, backward: bool) -> None:
         self.name, self.site, self.module, self.dtype, self.backward = name, site, module, dtype, backward
         self.visits = 0
+        self.node: Any = None  # the line that what it computes from, or writes to, comes from
         self.since = math.inf  # the operation of the program at which it spoiled values first
         self.error = 0.0  # the largest that was measured, of the worst row of a tensor
         self.whole = 0.0  # that of all its values

@@ -64,6 +64,7 @@ class Shadow:
         self.operations = 0  # that were done once more
         self.spoil: set[Row] = set()  # rows that spoiled values when they were measured; no other one is a culprit
         self.choices = Choices(memory, self.spoil)
+        self.node_of: Callable[[Tensor], Any] = _no_node  # the line that a tensor comes from
         self.totals: set[Row] | None = None  # of totals that are kept over steps, where some steps are not looked at
 
     # ------------------------------------------------------------ before the program's operation
@@ -167,6 +168,8 @@ class Shadow:
             self._measure(op, args, kwargs, row, pairs, incoming, writing)
             if row.cause is not None:
                 self._spoils(row)
+                if row.node is None:
+                    row.node = self.node_of(incoming[0].tensor if incoming else pairs[0][0])
         elif pairs:
             for _, held in pairs:
                 held.error, held.cancellation = row.error, largest_cancellation(incoming)
@@ -415,6 +418,10 @@ class Shadow:
             self.choices.whole_numbers(row, out, other.to(out.dtype), exact, any(one.integers for one in held))
             if row.flipped and out.dtype is torch.bool and held:
                 row.compared = max(row.compared, max(one.error for one in held))
+
+
+def _no_node(tensor: Tensor) -> None:
+    """Where nobody keeps lines."""
 
 
 def _due(row: Row) -> bool:

@@ -13,6 +13,7 @@ from ..._engine.watch.spots import Step
 
 _SHOWN = 2  # places
 _LINES = 6  # of an origin
+_CASTS = frozenset(["_to_copy", "copy_"])
 
 
 def wide_of(row: Row) -> str:
@@ -54,6 +55,18 @@ def lost_before(row: Row) -> Row | None:
     return next((one for one in before if one.cause is Cause.AMPLIFIED), None)
 
 
+def _birth(row: Row, edit: bool) -> Step | None:
+    """The line at which the half dtype was born of what a line computes from, or writes to."""
+    birth, how = None if row.node is None or row.dtype not in HALF else row.node.birth, "is born"
+    if birth is None or birth.dtype is not row.dtype:
+        return None
+    if birth.named:  # by a conversion of its module, if that was seen
+        birth, how = next(iter(birth.parents), birth), "since"
+    if birth.named or birth.site.key == row.site.key:
+        return None
+    return Step(str(birth), birth.site, f"{name_of(row.dtype)} {how} here", edit)
+
+
 def _step(row: Row, here: str | None, edit: bool) -> Step:
     text = f"{row}: {name_of(row.dtype)}"
     return Step(text, row.site, here, edit) if here else Step(text)
@@ -74,12 +87,18 @@ def enter(
     itself = row.builds_up and row.dtype in HALF  # it rounds, in each round of a loop
     rounded = lost or (row.rounded() if "{rounded}" in rule.says and not itself else None)
     steps = list(row.chain())[:_LINES]
-    if rounded is not None and rounded is not row and rounded not in steps:
-        steps.append(rounded)
-    here = None if rounded is None else f"rounded to {name_of(rounded.dtype)} here"
+    shown, stalls = rounded if rounded is not row else None, harm is not None and harm.cause is Cause.STALLED
+    if shown is None and row.dtype in HALF and not stalls:
+        shown = next((one for one in reversed(list(row.chain())) if one.name in _CASTS and one.dtype in HALF), None)
+    born = _birth(row, earlier and stalls) if shown is None or shown.site.key == row.site.key else None
+    if shown is not None and shown not in steps:
+        steps.append(shown)
+    here = None if shown is None else f"rounded to {name_of(shown.dtype)} here"
     if lost is not None:
         here = f"an error of {share(lost.error)} from here"
-    chain = tuple(dict.fromkeys(_step(step, here if step is rounded else None, earlier) for step in reversed(steps)))
+    earlier = earlier and shown is rounded
+    chain = tuple(dict.fromkeys(_step(step, here if step is shown else None, earlier) for step in reversed(steps)))
+    chain = chain if born is None else (born, *chain)
     back = ", in backward" if row.backward else ""
     facts = {
         "back": back,
@@ -93,5 +112,5 @@ def enter(
     audit.find(
         rule, row.site, severity=severity, facts={**facts, "reached": reached}, module=row.module, op=row.name,
         from_dtype=row.dtype, to_dtype=WIDER.get(row.dtype, torch.float64), origin=chain, about=row.name,
-        course=tuple(row.course) if harm is not None and harm.cause is Cause.STALLED else (),
+        course=tuple(row.course) if stalls else (),
     )  # fmt: skip

@@ -15,6 +15,7 @@ RULE = Rule(
     summary="A small addend is rounded away, so the total stalls.",
     says="`{what}`{back}: {harm}{reached}",
     fix="{advice}",
+    at_birth=True,
     why=(
         "In bfloat16 256 + 1 is 256: what is less than half of the distance to the next number is rounded away, each "
         "time anew. Every single addition is right to the last bit, so no check of one operation sees it. An audit "
@@ -39,6 +40,7 @@ _TOTALS = ("add", "sub", "index_add", "scatter_add", "_foreach_add")
 def stalled(harm: Harm, audit: Recorder) -> None:
     if harm.cause is Cause.STALLED:
         row, wide = harm.row, wide_of(harm.row)
+        itself = row.stays or row.absorbed or any(row.trained.values())  # the change is made at that line
         says, advice = f"a total stands still: {would_be(row)}", f"keep the total in {wide}, whatever is added"
         if row.stays:
             known = would_be(row) if row.factor is None else f"{row.factor:.9g} is 1 in {name_of(row.dtype)}"
@@ -55,4 +57,4 @@ def stalled(harm: Harm, audit: Recorder) -> None:
             since = f" since write {row.stuck}" if row.stuck else ""
             says = f"it stands still{since}, though it is computed anew each time: {would_be(row)}"
             advice = f"keep it in {wide}"
-        enter(RULE, audit, row, {"harm": says, "advice": advice}, harm)
+        enter(RULE, audit, row, {"harm": says, "advice": advice}, harm, earlier=not itself)
