@@ -164,12 +164,13 @@ class Shadow:
             if held is not None:
                 held.row, held.read, held.integers = row, False, integers
                 pairs.append((tensor, held))
+        if row.visits == 1:  # of a total what it was before
+            first = (one for one in args if isinstance(one, Tensor) and one.dtype is row.dtype)
+            row.node = self.node_of(next(first, inputs[0]))
         if look and pairs:
             self._measure(op, args, kwargs, row, pairs, incoming, writing)
             if row.cause is not None:
                 self._spoils(row)
-                if row.node is None:
-                    row.node = self.node_of(incoming[0].tensor if incoming else pairs[0][0])
         elif pairs:
             for _, held in pairs:
                 held.error, held.cancellation = row.error, largest_cancellation(incoming)

@@ -124,7 +124,7 @@ def refused(it: Refused) -> bool:
     """Operands of several dtypes, and nothing else."""
     lacks = _LACKS.search(it.event.reason)
     of_it = [o for o in it.operands if lacks is not None and o.dtype is _OF_KERNELS.get(lacks[1])]
-    if 0 < len(of_it) < len(it.operands) and not it.event.op.startswith("index"):
+    if 0 < len(of_it) < len(it.operands) and not (it.event.op or "").startswith("index"):
         wanted, advice = _alone(of_it[0].dtype)
         if any(o.dtype is torch.bool for o in it.operands):
             wanted, advice = torch.bool, "`.bool()` first"

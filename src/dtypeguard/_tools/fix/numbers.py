@@ -174,7 +174,7 @@ def decision(place: Place, at: At) -> Iterator[Candidate]:
     for call in source.below(at.node, cst.Call):
         if isinstance(call.func, cst.Attribute) and call.func.attr.value == "amax":
             yield [source.replace(call.func.attr, "argmax")]
-    for one in source.below(at.node, cst.BaseExpression):
+    for one in source.below(at.node, cst.Name, cst.Attribute, cst.Subscript, cst.Call):
         if one is not at.node and f"`{source.closed(one)} >= 0.5`" in place.finding.fix:
             yield [source.replace(one, f"({source.closed(one)} >= 0.5)")]
             return
