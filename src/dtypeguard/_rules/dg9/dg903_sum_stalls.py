@@ -40,7 +40,7 @@ _TOTALS = ("add", "sub", "index_add", "scatter_add", "_foreach_add")
 def stalled(harm: Harm, audit: Recorder) -> None:
     if harm.cause is Cause.STALLED:
         row, wide = harm.row, wide_of(harm.row)
-        told = any((one.file, one.line, one.rule) == (*row.site.key, "DG407") for one in audit.findings.rows)
+        told = any((one.file, one.line, one.rule) == (*row.site.key, "DG407") for one in audit.findings.rows())
         itself = told or row.stays or row.absorbed or any(row.trained.values())  # the change is made at that line
         says, advice = f"a total stands still: {would_be(row)}", f"keep the total in {wide}, whatever is added"
         if row.stays:
