@@ -165,8 +165,8 @@ class Shadow:
                 held.row, held.read, held.integers = row, False, integers
                 pairs.append((tensor, held))
         if row.visits == 1:  # of a total what it was before
-            first = (one for one in args if isinstance(one, Tensor) and one.dtype is row.dtype)
-            row.node = self.node_of(next(first, inputs[0]))
+            first = next((one for one in args if isinstance(one, Tensor) and one.dtype is row.dtype), None)
+            row.node = None if first is None else self.node_of(first)
         if look and pairs:
             self._measure(op, args, kwargs, row, pairs, incoming, writing)
             if row.cause is not None:
