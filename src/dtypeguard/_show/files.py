@@ -1,6 +1,7 @@
 """Results as files."""
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -24,6 +25,8 @@ def write(path: str | os.PathLike[str], content: str | bytes) -> None:
     """
     file = Path(os.path.realpath(path))  # a link stays one
     data = content.encode("utf-8") if isinstance(content, str) else content
+    if not file.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(file.parent))
     if not _replaceable(file):
         file.write_bytes(data)
         return

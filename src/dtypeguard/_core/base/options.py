@@ -79,6 +79,26 @@ def refuse_class(tool: str, value: Any) -> None:
         raise TypeError(f"{tool} takes a model, not the class {value.__name__}: pass {value.__name__}(...)")
 
 
+def refuse_no_module(tool: str, value: Any) -> None:
+    """A clear TypeError for what is no module."""
+    refuse_class(tool, value)
+    if not isinstance(value, torch.nn.Module):
+        raise TypeError(f"{tool} takes an nn.Module, not {kind_of(value)}")
+
+
+def device_of(value: torch.device | str | int) -> torch.device:
+    """The device that an option names.
+
+    Raises:
+        ValueError: for a text that names none.
+        TypeError: for what is neither.
+    """
+    try:
+        return torch.device(value)
+    except RuntimeError:
+        raise ValueError(f"device={value!r} is no device: write torch.device('cuda:0'), 'cuda' or 'cpu'") from None
+
+
 def misspelt(name: str, options: Iterable[str]) -> str:
     """What to say of an option that does not exist."""
     known = list(options)

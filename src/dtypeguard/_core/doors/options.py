@@ -8,7 +8,7 @@ from torch import nn
 
 from ..base.config import AutocastName, CastingName, ModeName, VerifyName, read
 from ..base.dtypes import FLOATING, FloatName, dtype_of
-from ..base.options import argument_names, one_of, several
+from ..base.options import argument_names, device_of, one_of, several
 from .forward import Options
 from .state import State
 
@@ -64,7 +64,7 @@ def read_options(
         **read(mode=mode, casting=casting, autocast=autocast, verify=verify),
         depth=deep,
         dtype=asked["dtype"],
-        device=None if device is None else torch.device(device),
+        device=None if device is None else device_of(device),
         output_dtype=asked["output_dtype"],
         skip_args=argument_names("skip_args", skip_args),
         move_args=argument_names("move_args", move_args),

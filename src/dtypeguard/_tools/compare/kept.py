@@ -10,6 +10,7 @@ from torch import nn
 
 from ..._core.base.dtypes import BY_NAME
 from ..._core.base.modules import root_of
+from ..._core.base.options import refuse_no_module
 from ..._show.result import Drawn
 from ..._show.svg import Chart
 from .borders import check_names, keep_wide
@@ -74,6 +75,7 @@ class Kept(Drawn):
         >>> kept.apply(model)(torch.randn(4, 8)).dtype
         torch.float32
         """
+        refuse_no_module("apply", model)
         held = root_of(model)
         check_names(held, self.names, self.dtype)
         keep_wide(held, self.names, self.narrow, self.dtype, self.cast)
@@ -100,11 +102,17 @@ class Kept(Drawn):
         Returns:
             The same modules.
 
+        Raises:
+            ValueError: for anything else.
+
         >>> import torch, dtypeguard
         >>> kept = dtypeguard.results.Kept(("encoder",), 1e-3, 2, torch.bfloat16)
         >>> dtypeguard.results.Kept.from_dict(kept.to_dict()) == kept
         True
         """
+        lacks = [field.name for field in dataclasses.fields(cls) if field.name not in data]
+        if lacks:
+            raise ValueError(f"from_dict: there is no {lacks[0]!r} in it: pass what `to_dict` of a `Kept` gave")
         dtype = None if data["dtype"] is None else BY_NAME[data["dtype"]]
         names, narrow, cast, notes = (tuple(data[name]) for name in ("names", "narrow", "cast", "notes"))
         curve = tuple((float(share), float(error)) for share, error in data["curve"])

@@ -11,6 +11,7 @@ from torch import nn
 from ..._core.base.errors import CompareError, DtypeGuardWarning
 from ..._core.base.frames import caller, warn_at
 from ..._core.base.modules import root_of
+from ..._core.base.options import refuse_no_module
 from ..._show.result import Drawn
 from ..._show.svg import Chart
 from ..._show.text import wrapped
@@ -78,6 +79,7 @@ class Placed(Drawn):
         >>> kept = dtypeguard.compare(model, torch.randn(4, 32), format="mxfp8").keep(error=0.5)
         >>> rounded = kept.apply(model)
         """
+        refuse_no_module("apply", model)
         held = root_of(model)
         modules = dict(held.named_modules())
         missing = [name for name in (*self.formats, *self.names) if name not in modules]

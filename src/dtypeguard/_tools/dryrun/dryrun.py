@@ -11,8 +11,8 @@ from torch import nn
 from ..._core.base.dtypes import FLOATING, FloatName
 from ..._core.base.errors import AnnotationError
 from ..._core.base.modules import root_of
+from ..._core.base.options import device_of, explained
 from ..._core.base.options import dtypes as read
-from ..._core.base.options import explained
 from ..._core.base.progress import progress
 from ..._core.contract.anchor import anchor_of
 from ..._engine.watch.apart import apart
@@ -167,7 +167,7 @@ def _drawn(root: nn.Module, name: str, signature: inspect.Signature) -> Inputs:
 def _as_device(device: torch.device | str | None) -> torch.device:
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    place = torch.device(device)
+    place = device_of(device)
     if place.type == "meta":
         raise ValueError("device: there are no kernels on meta; leave it out, or write device='cpu'")
     try:
