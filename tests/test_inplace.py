@@ -20,7 +20,7 @@ from dtypeguard import (
     enforce,
     reset_casts,
 )
-from dtypeguard._core.repair import verify as _verify
+from dtypeguard._core.check import verify as _verify
 
 Row = Float32[Tensor, "n"]
 

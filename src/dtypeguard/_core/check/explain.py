@@ -74,18 +74,17 @@ def lossy(
 def _without_loss(call: CallState, violation: Violation) -> bool:
     """Whether the cast that a violation asks for keeps its values; if not, it is not what to write."""
     source, target = violation.value, violation.expected
-    if violation.error is not DtypeError or not isinstance(source, Tensor) or not isinstance(target, torch.dtype):
+    strided = type(source) in (Tensor, nn.Parameter) and source.layout is torch.strided and not source.is_meta
+    if violation.error is not DtypeError or not strided or not isinstance(target, torch.dtype):
         return True
-    if not narrows(source.dtype, target):
+    if not narrows(source.dtype, target) or private.MODES_AND_AUTOCAST is None:
         return True
-    try:
+    with private.without_keys(private.MODES_AND_AUTOCAST):  # what records the program hears nothing of it
         fresh = compact(source.detach()).to(target)
         loss = lossy(call, violation.path, source, fresh, narrowing(source, fresh)[1])
-    except (RuntimeError, NotImplementedError, TypeError):  # a layout or subclass that cannot be read
-        return True
     if loss is not None:
-        violation.reason += f", and {loss[0]}"
-        violation.fix = loss[1]
+        first, *rest = loss[1]
+        violation.fix = (f"{loss[0].partition(':')[0]}, so {first}", *rest)
     return loss is None
 
 
