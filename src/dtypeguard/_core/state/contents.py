@@ -151,9 +151,6 @@ def load(path: str | os.PathLike[str]) -> Contents:
     """
     try:
         text = Path(path).read_text("utf-8")
-    except FileNotFoundError as error:
-        says = "there is no manifest; `dtypeguard.manifest(model).save(path)` writes it"
-        raise FileNotFoundError(error.errno, says, os.fspath(path)) from None
     except UnicodeDecodeError:
         raise ValueError(f"{os.fspath(path)} is no manifest: it is no text") from None
     return parsed(text, os.fspath(path))
