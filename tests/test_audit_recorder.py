@@ -809,6 +809,23 @@ def test_a_function_that_the_program_kept_works_after_the_audit():
     assert report.findings == []
 
 
+def test_a_default_device_holds_for_replaced_functions_during_the_audit_and_after_it():
+    """`with torch.device(...)` looks a function up in a set that torch makes once: here during the audit."""
+    code = """
+import torch
+from dtypeguard import audit
+
+def devices():
+    with torch.device("meta"):
+        return {make([1.0]).device.type for make in (torch.tensor, torch.as_tensor, torch.asarray)}
+
+with audit():
+    assert devices() == {"meta"}
+assert devices() == {"meta"}
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=120)
+
+
 def test_replaced_functions_keep_name_module_and_signature():
     import inspect
 

@@ -522,16 +522,6 @@ def drawn(dtype: torch.dtype) -> Any:
     return lambda *shape: torch.randn(*shape, generator=source).to(dtype)
 
 
-def with_rotary_tables(model: Any) -> Any:
-    """A model of `from_pretrained`: what is in no file is left as memory was where `test_fix` ran before."""
-    for module in model.modules():
-        if hasattr(module, "original_inv_freq"):
-            fresh = type(module)(config=module.config)
-            for name in ("inv_freq", "original_inv_freq"):
-                getattr(module, name).copy_(getattr(fresh, name))
-    return model
-
-
 def same(a: Any, b: Any, path: str = "result") -> int:
     """Assert that two results are bit-identical, caches and all; returns how many tensors they hold."""
     assert type(a) is type(b), path

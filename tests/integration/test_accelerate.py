@@ -9,7 +9,7 @@ import transformers as hf
 from accelerate import hooks
 from accelerate.state import AcceleratorState
 from accelerate.utils import set_module_tensor_to_device
-from architectures import ARCHITECTURES, drawn, pictures, same, tokens, with_rotary_tables
+from architectures import ARCHITECTURES, drawn, pictures, same, tokens
 from support import BF16, F32, F64
 from torch import nn
 
@@ -337,7 +337,7 @@ def test_a_model_loaded_with_a_device_map_is_guarded(place, tmp_path):
     model = hf.LlamaForCausalLM.from_pretrained(
         tmp_path / "model", device_map=place, offload_folder=str(tmp_path / "offload")
     )
-    guard(with_rotary_tables(model), mode="strict", depth="all")
+    guard(model, mode="strict", depth="all")
     assert same(model(**tokens(None)), twin(**tokens(None)))
     assert refuses(model, inputs_embeds=drawn(F64)(2, 7, 16)) == "inputs_embeds"
 

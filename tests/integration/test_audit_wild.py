@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers as hf
 from accelerate.state import AcceleratorState
-from architectures import ARCHITECTURES, GROUPED, drawn, ids, llama, same, tokens, with_rotary_tables
+from architectures import ARCHITECTURES, GROUPED, drawn, ids, llama, same, tokens
 from audit_cases import twice
 from lightning.pytorch.plugins.precision import MixedPrecision
 from support import LIBRARIES_WARN
@@ -156,7 +156,7 @@ def test_a_model_is_saved_and_loaded_in_a_dtype(dtype, tmp_path):
     llama().to(dtype).save_pretrained(tmp_path)
 
     def load(_):
-        model = with_rotary_tables(hf.LlamaForCausalLM.from_pretrained(tmp_path, dtype=dtype).eval())
+        model = hf.LlamaForCausalLM.from_pretrained(tmp_path, dtype=dtype).eval()
         return run(model, tokens(None))
 
     assert compared(load, None, None) == []

@@ -107,6 +107,8 @@ def _place_of(owner: Any, name: str) -> _Place:
     own = vars(owner)
     inherited = name not in own
     original = getattr(owner, name) if inherited else own[name]
+    if not _places:
+        private.gather_functions()
     place = _places.get(id(original))
     if place is not None and place.replacement is original:
         return place

@@ -5,6 +5,7 @@ Contracts hold without any of them: what is lost is told beside each. An audit n
 
 import contextlib
 import functools
+import importlib
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -117,6 +118,22 @@ eval_frame: Any = _find("torch._C._dynamo.eval_frame", None)
 PYTREES: dict[Any, Any] = _find("torch.utils._pytree.SUPPORTED_NODES", {})
 # A function that `torch.library.custom_op` decorated; without: `mutates_args` of its schema is not known.
 CustomOp: Any = _find("torch._library.custom_ops.CustomOpDef", _NoSuchClass)
+# The sets of its functions that torch makes at first use; without: those made during an audit lack what is replaced.
+_FUNCTION_SETS = (
+    "utils._device._device_constructors",
+    "overrides._get_overridable_functions",
+    "overrides.get_ignored_functions",
+)
+
+
+def gather_functions() -> None:
+    """Have torch make the sets of its functions, as `with torch.device(...)` looks its own up in one."""
+    for path in _FUNCTION_SETS:
+        with contextlib.suppress(ImportError, AttributeError):
+            module, _, name = path.rpartition(".")
+            getattr(importlib.import_module(f"torch.{module}"), name)()
+
+
 # What `module.to(...)` converts to; without: an audit does not know.
 parse_to: Callable[..., Any] = _find("torch._C._nn._parse_to", lambda *args, **kwargs: (None, None))
 
