@@ -236,6 +236,23 @@ class Wrapped(torch.Tensor):
         return cls(out) if isinstance(out, torch.Tensor) else out
 
 
+class Made(torch.Tensor):
+    """As PyTorch's notes on extending it have it."""
+
+    def __new__(cls, data, *, label=""):
+        made = super().__new__(cls, data)
+        made.label = label
+        return made
+
+
+def subclasses_that_are_called():
+    made, lists = Made(torch.randn(3), label="x"), Labelled([1.0, 2.0])
+    assert type(made) is Made
+    assert made.label == "x"
+    assert type(lists) is Labelled
+    return [t.as_subclass(torch.Tensor) for t in (made, made.half(), lists * 2)], torch.Tensor([1.0, 2.0])
+
+
 def subclasses_of_tensor():
     labelled = torch.randn(3).as_subclass(Labelled)
     doubled = labelled * 2
@@ -452,7 +469,7 @@ PROGRAMS = [
     nested_tensors, functional_transforms, recomputed_activations, functions_of_ones_own, hooks_of_the_user,
     a_branch_by_cond, a_model_that_compiles_in_place, traces_of_fx, subclasses_of_tensor, modes_of_the_user_inside,
     inference_tensors, meta_tensors, random_numbers, conversions_of_every_kind, odd_modules,
-    parameters_that_are_swapped, tensors_that_are_swapped, copies_and_pickles,
+    subclasses_that_are_called, parameters_that_are_swapped, tensors_that_are_swapped, copies_and_pickles,
     gradients_of_a_part_of_the_graph_in_other_threads,
 ]  # fmt: skip
 

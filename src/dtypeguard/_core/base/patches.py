@@ -98,8 +98,10 @@ def _replacement(place: _Place) -> Any:
     made = functools.update_wrapper(types.FunctionType(code, names, None, None, call.__closure__), inner)
     unseen(made)
     seen_through(made, inner)
-    of_class = isinstance(place.original, classmethod | ClassMethodDescriptorType)  # C's, from torch 2.15 on
-    return classmethod(made) if of_class else staticmethod(made) if isinstance(place.original, staticmethod) else made
+    if isinstance(place.original, classmethod | ClassMethodDescriptorType):  # C's, from torch 2.15 on
+        return classmethod(made)
+    unbound = isinstance(place.original, staticmethod) or getattr(inner, "__name__", "") == "__new__"
+    return staticmethod(made) if unbound else made
 
 
 def _place_of(owner: Any, name: str) -> _Place:

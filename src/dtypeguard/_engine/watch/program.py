@@ -173,6 +173,18 @@ def _as_subclass(audit: Recorder, original: Callable[..., Any], self: Tensor, *a
     return shown
 
 
+@around(Tensor, "__new__")
+def _new(audit: Recorder, original: Callable[..., Any], cls: type[Tensor], *args: Any, **kwargs: Any) -> Tensor:
+    """`super().__new__(cls, data)`: of a subclass torch makes nothing that a mode has seen before."""
+    if cls is Tensor:
+        return original(cls, *args, **kwargs)  # type: ignore[no-any-return]
+    with audit.without_mode():
+        made: Tensor = original(cls, *args, **kwargs)
+    if args and isinstance(args[0], Tensor) and (node := audit.guarded(audit.lineage.get, args[0])) is not None:
+        audit.guarded(audit.lineage.set, made, node)
+    return made
+
+
 @around(torch.utils, "swap_tensors", always=True)
 def _swap(audit: Recorder, original: Callable[..., Any], t1: Tensor, t2: Tensor) -> None:
     """It refuses tensors that have weak references."""

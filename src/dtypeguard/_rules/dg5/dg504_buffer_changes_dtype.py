@@ -1,13 +1,13 @@
 """DG504 buffer-changes-dtype."""
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_buffer_registration_hook
 
-from .._kit import Op, Recorder, Rule, Severity, around, name_of, on, size_of
+from .._kit import Op, Recorder, Rule, Severity, name_of, on, size_of
 from ._stays import Stays, enter
 
 _NEAR = 8  # lines
@@ -31,13 +31,17 @@ RULE = Rule(
 )
 
 
-@around(nn.Module, "__setattr__", rule=RULE)
-def _setattr(audit: Recorder, original: Callable[..., Any], self: nn.Module, name: str, value: Any) -> None:
-    if audit.local.modules and isinstance(value, Tensor):
-        old = (vars(self).get("_buffers") or {}).get(name)
-        if old is not None and old.dtype.is_floating_point and old.dtype is not value.dtype:
-            audit.guarded(_buffer_replaced, audit, self, name, old.dtype, value)
-    original(self, name, value)
+@on("start", RULE)
+def _listen(audit: Recorder) -> None:
+    """By a hook of torch: tensordict and others ask whether a class has the `__setattr__` of `nn.Module`."""
+
+    def replaced(module: nn.Module, name: str, value: Any) -> None:
+        if audit.records_here and audit.local.modules and isinstance(value, Tensor):
+            old = module._buffers.get(name)
+            if old is not None and old.dtype.is_floating_point and old.dtype is not value.dtype:
+                audit.guarded(_buffer_replaced, audit, module, name, old.dtype, value)
+
+    audit.handles.append(register_module_buffer_registration_hook(replaced))
 
 
 def _buffer_replaced(audit: Recorder, module: nn.Module, name: str, was: torch.dtype, buffer: Tensor) -> None:
