@@ -37,3 +37,25 @@ def _equal(one: Any, other: Any) -> bool:
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().resolve_conj().reshape(-1).view(torch.uint8)
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Bit for bit, NaN included."""
+    left, right = pytree.tree_flatten(one), pytree.tree_flatten(other)
+    assert left[1] == right[1]
+    for a, b in zip(left[0], right[0], strict=True):
+        assert type(a) is type(b)
+        if not isinstance(a, torch.Tensor):
+            assert a == b or a != a
+            continue
+        assert (a.dtype, a.device, a.layout, a.requires_grad) == (b.dtype, b.device, b.layout, b.requires_grad)
+        if a.is_meta:
+            assert a.shape == b.shape
+            continue
+        if a.is_nested:
+            assert_same(list(a.unbind()), list(b.unbind()))
+            continue
+        if a.layout is torch.strided:
+            assert a.stride() == b.stride()
+        a, b = (t.to_dense() if t.layout is not torch.strided else t for t in (a, b))
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)

@@ -21,13 +21,12 @@ import pytest
 import torch
 import torch._dynamo  # replaces functions of torch when it is imported, which some programs here would do
 import torch.nn.functional as F
-from support import BF16, F16, F32, F64
+from support import BF16, F16, F32, F64, assert_same
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -45,28 +44,6 @@ pytestmark = [
 
 def harmful(report):
     return [(f.rule, f.severity, f.message) for f in report.findings if f.severity in BAD]
-
-
-def assert_same(one, other):
-    """Bit for bit, NaN included."""
-    left, right = tree_flatten(one), tree_flatten(other)
-    assert left[1] == right[1]
-    for a, b in zip(left[0], right[0], strict=True):
-        assert type(a) is type(b)
-        if not isinstance(a, torch.Tensor):
-            assert a == b or a != a
-            continue
-        assert (a.dtype, a.device, a.layout, a.requires_grad) == (b.dtype, b.device, b.layout, b.requires_grad)
-        if a.is_meta:
-            assert a.shape == b.shape
-            continue
-        if a.is_nested:
-            assert_same(list(a.unbind()), list(b.unbind()))
-            continue
-        if a.layout is torch.strided:
-            assert a.stride() == b.stride()
-        a, b = (t.to_dense() if t.layout is not torch.strided else t for t in (a, b))
-        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
 
 
 # ---------------------------------------------------------------- results

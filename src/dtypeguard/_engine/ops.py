@@ -39,12 +39,12 @@ SOFTMAX = (
     "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
 )  # fmt: skip
 
-# Their results are constants or random numbers, and have no error.
+# Their results are constants, random numbers or what a file has, and have no error.
 _FRESH = frozenset(
     """
     empty empty_like empty_strided empty_permuted new_empty new_empty_strided zeros zeros_like new_zeros ones ones_like
     new_ones full full_like new_full eye scalar_tensor lift_fresh lift_fresh_copy _efficientzerotensor rand rand_like
-    randn randn_like randint randint_like randperm normal bernoulli tril_indices triu_indices
+    randn randn_like randint randint_like randperm normal bernoulli tril_indices triu_indices from_file
     """.split()
 )
 # So are the values that these write.

@@ -56,7 +56,8 @@ def cancellation_of(
         case Cancels.SUM if not op.writes:
             one = next((one for one in incoming if one.tensor is args[0]), None)
             values = args[0] if one is None else one.held.like(one.tensor)
-            whole = norm(op.func(values.abs(), *args[1:]))
+            total = op.func(values.abs(), *args[1:])
+            whole = norm(total if total.is_floating_point() or total.is_complex() else total.double())
             together = math.sqrt(values.numel() / max(1, error.count))  # of as many that count as zero
             floor = floor * together if op.name == "sum" else floor / max(1.0, together)
         case Cancels.PRODUCT:

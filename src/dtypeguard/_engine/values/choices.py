@@ -56,7 +56,7 @@ class Choices:
         if known is not None:
             storage = out.untyped_storage()
             bounds = (one.to(known[1].dtype) if isinstance(one, Tensor) else one for one in args[1:])
-            exact = op.func(known[1], *bounds, **kwargs)
+            exact = _again(op, known[1], bounds, kwargs)
             self._rounded[storage._cdata] = weakref.ref(storage), known[0], exact, known[2]
 
     def before_rounding(self, tensor: Tensor) -> tuple[Any, Tensor, Row | None] | None:
@@ -95,7 +95,7 @@ class Choices:
     def extreme(self, op: Operator, args: Any, kwargs: Any, out: Tensor, row: Row) -> None:
         shadow = self._memory.read(args[0], self._memory.wider[args[0].dtype])
         axis, keeps = op.argument(args, kwargs, "dim"), op.argument(args, kwargs, "keepdim", False)
-        best = op.func(shadow, *args[1:], **kwargs)
+        best = _again(op, shadow, args[1:], kwargs)
         if axis is None:
             mine, theirs = shadow.reshape(-1)[out.reshape(-1)], shadow.reshape(-1)[best.reshape(-1)]
         else:
@@ -106,7 +106,7 @@ class Choices:
         if self._memory.get(args[0]) is None:
             return
         shadow = self._memory.read(args[0], self._memory.wider[args[0].dtype])
-        best = op.func(shadow, *args[1:], **kwargs)
+        best = _again(op, shadow, args[1:], kwargs)
         mine, theirs = at_places(op, args, kwargs, out, shadow), best[0]
         differ, axis = _others(mine, theirs), op.argument(args, kwargs, "dim", -1)
         if op.name == "topk" and mine.ndim:
@@ -176,6 +176,13 @@ class Choices:
 def decidable(held: list[ShadowStorage]) -> bool:
     """Whether no difference of numbers is compared that are equal but for float32's rounding, as at convergence."""
     return not any(one.cancellation > _EQUAL and one.error < SINGLE_ERROR for one in held)
+
+
+def _again(op: Operator, shadow: Tensor, others: Iterable[Any], kwargs: Any) -> Any:
+    """What the shadow gives; what the program's call has written to (`out=`) stays as it is."""
+    out = {op.names[place] for place in op.writes} & kwargs.keys()
+    fresh = {name: (shadow if kwargs[name].is_floating_point() else kwargs[name]).new_empty(0) for name in out}
+    return op.func(shadow, *others, **kwargs | fresh)
 
 
 def at_places(op: Operator, args: Any, kwargs: Any, out: Any, shadow: Tensor) -> Tensor:

@@ -230,6 +230,9 @@ class Shadow:
             known = {id(tensor): tensor.to(real) for tensor in inputs if tensor.dtype is not torch.bool}
         for one in () if writing is None else writing.incoming:  # as they were before
             known[id(one.tensor)] = one.held.target(one.tensor)
+        for tensor in written(op, args, kwargs):  # one that has no shadow stays as the program has it
+            if known.get(id(tensor), tensor) is tensor:
+                known[id(tensor)] = tensor.clone()
         wide = [v if op.left_alone(place) else _widened(v, known, real, imaginary) for place, v in enumerate(args)]
         if "half_to_float" in op.names and len(wide) > op.names.index("half_to_float"):
             wide[op.names.index("half_to_float")] = False
