@@ -2,9 +2,12 @@
 
 A difference of two results that are nearly equal has a large relative error, and is no fault: it is judged by the size
 of what was subtracted, until something divides by it, takes its root or its logarithm, or decides on it.
+A difference of data is judged as it is: where a cast has rounded times or coordinates until they are equal, nothing
+that follows shows it.
 """
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -18,7 +21,9 @@ from .memory import ShadowStorage
 
 _SPECTRAL = frozenset("_linalg_eigh linalg_eig _linalg_eigvals linalg_eigvals _linalg_svd".split())
 _WIDEST = 1e15  # a cancellation; what is larger says no more
-_ZERO = 16  # roundings of the wider dtype
+_EQUAL = 512  # roundings of the wider dtype: data that differ by less were equal before they were rounded
+_ALIKE = 16  # times: what was rounded to one dtype; of the same data in two dtypes the difference is their rounding
+_ZERO = 16  # roundings of the wider dtype, of a difference from a number
 
 
 def cancellation_of(
@@ -38,7 +43,10 @@ def cancellation_of(
             levels = [_level(shown.get(id(one), one)) * cancellations.get(id(one), 1.0) for one in args[:2]]
             whole = max(levels[0], levels[1] * abs(kwargs.get("alpha", 1))) * math.sqrt(error.count)
             numbers = not all(isinstance(one, Tensor) for one in args[:2])
-            if numbers and error.size > _ZERO * max((_eps(one.held) for one in incoming), default=0.0) * whole:
+            rounding = max((_eps(one.held) for one in incoming), default=0.0) * whole
+            if error.size > _EQUAL * rounding and are_data(args[:2], incoming):
+                whole = 0.0  # what rounding took from them is what the difference was to show
+            elif numbers and error.size > _ZERO * rounding:
                 whole = 0.0  # `1 - alpha` is what it is; `x * x - 2` at the root of 2 is zero, but for rounding
             else:
                 cancellation = 1.0
@@ -69,12 +77,26 @@ def cancellation_of(
         case Cancels.ROOT if are_squares(op, args, incoming):
             cancellation = cancellation if cancellation >= _WIDEST else math.sqrt(cancellation)
             floor = math.sqrt(floor / _WIDEST)
-        case Cancels.LOST | Cancels.ROOT:
-            return 1.0, 0.0
+        case Cancels.LOST | Cancels.ROOT:  # of probabilities that sum to 1 `logsumexp` is zero, but for rounding
+            return 1.0, math.sqrt(error.count) if op.name == "logsumexp" else 0.0
     if 0 < whole < math.inf and not error.lost:  # what is left where values are infinite says nothing of the rest
         floor = max(floor, whole / _WIDEST) if op.cancels is Cancels.SUM else whole / _WIDEST
         cancellation *= max(1.0, _ratio(whole, max(error.size, floor)))
     return min(max(cancellation, 1.0), _WIDEST), floor
+
+
+def are_data(operands: Iterable[Any], incoming: list[Incoming]) -> bool:
+    """Whether nothing was computed yet: operands are what data were rounded to, or were given as they are."""
+    known = {id(one.tensor): one for one in incoming}
+    rounded = [known[id(one)] for one in operands if isinstance(one, Tensor) and id(one) in known]
+    errors = [one.error for one in rounded if one.error]
+    return all(one.held.data for one in rounded) and max(errors, default=0.0) <= _ALIKE * min(errors, default=0.0)
+
+
+def prepares(op: Operator, args: Any, incoming: list[Incoming]) -> bool:
+    """Whether its result is data still: a part of them, shifted or scaled by others."""
+    linear = bool(incoming) and (op.cancels in (Cancels.DIFFERENCE, Cancels.NUMERATOR) or op.name == "mul")
+    return (op.exact or linear) and all(one.held.data for one in incoming)
 
 
 def are_squares(op: Operator, args: Any, incoming: list[Incoming]) -> bool:

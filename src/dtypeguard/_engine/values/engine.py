@@ -233,6 +233,7 @@ class Values:
         held = self.shadow.memory.set(out, exact, row)
         error = error_of(out.detach(), held.like(out))
         held.error, held.whole, held.read = error.relative(of_a_row=True), error.relative(), True
+        held.data = True
         row.measured(error, held.error, 0.0, None)
 
     # ------------------------------------------------------------ where values leave

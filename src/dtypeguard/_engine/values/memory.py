@@ -25,6 +25,7 @@ class ShadowStorage:
     __slots__ = (
         "buffer",
         "cancellation",
+        "data",
         "dtype",
         "error",
         "floor",
@@ -50,6 +51,7 @@ class ShadowStorage:
         self.error = 0.0  # when it was measured last, as a share of what they were computed from: of the worst row
         self.whole = 0.0  # the same, of all values
         self.read = False
+        self.data = False  # what data were rounded to, and nothing has computed with
         self.integers = False  # computed from integers that its dtype does not have
         self.squared = False  # a square, or a sum of squares
         self.path: Any = None  # of its values since it is written to
@@ -111,12 +113,13 @@ class Memory:
         return self.get(tensor) if known else None
 
     def takes(self, tensor: Tensor, inputs: Iterable[Tensor]) -> bool:
-        """Whether the result of an operation can have a shadow; one in float64 only if it comes from half values.
+        """Whether a result of an operation can have a shadow; one in float64 only if it comes from half values or data.
 
-        What is computed in float64 from float32 was widened by somebody who knows of the digits.
+        What is computed in float64 from what float32 has computed was widened by somebody who knows of the digits.
         """
         if tensor.dtype in DOUBLE:
-            known = any(one.dtype not in SINGLE and self.find(one) is not None for one in inputs)
+            shadows = ((one.dtype, self.find(one)) for one in inputs)
+            known = any(held is not None and (held.data or dtype not in SINGLE) for dtype, held in shadows)
             return known and tensor.dtype in self.wider and plain(tensor)
         return shadowed(tensor)
 

@@ -20,7 +20,7 @@ from ..operands import operands, shadowed
 from ..ops import ACCUMULATES, BESIDES, FUSED, Cancels, Operator, Way
 from ..watch.text import LARGEST
 from . import moves
-from .cancellation import are_squares, cancellation_of, gradient_of_softmax
+from .cancellation import are_squares, cancellation_of, gradient_of_softmax, prepares
 from .choices import WHOLE, Choices, at_places, decidable
 from .incoming import Given, Incoming, all_incoming, builds_up, largest_cancellation, loops, measured, suspicion, wrong
 from .kernels import composite
@@ -158,11 +158,12 @@ class Shadow:
         shape = shadows[0][0].shape if shadows else None
         row.previous = next((one.row for one in incoming if one.tensor.shape == shape), None)
         pairs = []
+        data = writing is None and prepares(op, args, incoming)
         integers = self.choices.integers(op, row, inputs, (one.held for one in incoming), look)
         for tensor, shadow in shadows:
             held = memory.get(tensor) if shadow is None else memory.set(tensor, shadow, row)
             if held is not None:
-                held.row, held.read, held.integers = row, False, integers
+                held.row, held.read, held.integers, held.data = row, False, integers, data
                 pairs.append((tensor, held))
         if row.visits == 1:  # of a total what it was before
             first = next((one for one in args if isinstance(one, Tensor) and one.dtype is row.dtype), None)

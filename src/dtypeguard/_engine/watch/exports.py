@@ -1,8 +1,9 @@
-"""torch.export and torch.jit.trace: while torch works on a program, the audit is out of the way.
+"""torch.export, torch.onnx and torch.jit.trace: while torch works on a program, the audit is out of the way.
 
 What comes out is what would have come out without it.
 """
 
+import contextlib
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -28,6 +29,13 @@ def _opening(audit: Recorder, original: Callable[..., Any], *args: Any, **kwargs
         importlib.import_module(_EXPORTER)
     audit.guarded(audit.patches.begin, audit)
     return original(*args, **kwargs)
+
+
+@around(torch.onnx, "export")
+def _exporting_onnx(audit: Recorder, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What goes by TorchScript fails below any mode; all else goes by `torch.export`."""
+    with contextlib.nullcontext() if kwargs.get("dynamo", True) else audit.without_audit():
+        return original(*args, **kwargs)
 
 
 @around(_EXPORTER, "_export")
