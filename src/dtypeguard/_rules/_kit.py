@@ -15,6 +15,8 @@ from .._engine.watch.rule import Rule as Rule
 from .._engine.watch.rule import Severity as Severity
 from .._engine.watch.rule import listed as listed
 from .._engine.watch.sites import Site as Site
+from .._engine.watch.spots import Step as Step
+from .._engine.watch.spots import asked_for as asked_for
 from .._engine.watch.text import LARGEST as LARGEST
 from .._engine.watch.text import human as human
 from .._engine.watch.text import limit as limit

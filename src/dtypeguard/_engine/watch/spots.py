@@ -2,9 +2,14 @@
 
 import dataclasses
 import linecache
+import re
+import sys
+from types import FrameType
 
 from ..._core.base.frames import installed, shown
-from .sites import Site
+from .sites import Site, site_of, user_wrote
+
+_NAMED = re.compile(r"(?:\.to\(|\.type_as\(|dtype=)(?:dtype=)?(\w+)")  # whose dtype is asked for
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,3 +90,18 @@ def birth_of(origin: tuple[str, ...]) -> tuple[Spot | None, bool]:
         if isinstance(step, Step) and step.site is not None:
             return spot_of(step.site, step.label), step.edit
     return None, False
+
+
+def asked_for(site: Site, what: str) -> tuple[Step, ...]:
+    """The call that has named the dtype, where the line of a running function takes that of an argument."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and site_of(frame) is not site:
+        frame = frame.f_back
+    named = _NAMED.search(site.written or site.source)
+    if frame is None or named is None or frame.f_back is None or not user_wrote(frame.f_back):
+        return ()
+    code, caller = frame.f_code, site_of(frame.f_back)
+    arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    if named[1] not in arguments or not caller.mine:
+        return ()
+    return (Step(f"{code.co_name} is called at {caller}", caller, f"`{named[1]}` is {what} here"),)

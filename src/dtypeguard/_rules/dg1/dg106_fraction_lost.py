@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._kit import LARGEST, Op, Recorder, Rule, Severity, around, name_of, on, readable, size_of
+from .._kit import LARGEST, Op, Recorder, Rule, Severity, around, asked_for, name_of, on, readable, size_of
 from ._writes import expression, source_of
 
 RULE = Rule(
@@ -58,7 +58,9 @@ def cast(event: Op, audit: Recorder) -> None:
     if size <= 1:
         loss = f"{lost} of {source.numel()} lie between -1 and 1, and become 0"
         facts = _facts_of(what, loss, out, "casts", "to", "keep them in a floating dtype")
-        audit.suspect(RULE, event, source, **facts).find(audit)
+        suspect = audit.suspect(RULE, event, source, **facts)
+        suspect.fields["origin"] = (*suspect.fields["origin"], *asked_for(event.site, name_of(out.dtype)))
+        suspect.find(audit)
     elif out.dtype in (torch.int32, torch.int64) and lost / 8 < (below := int((cut & (source < 0)).sum())) < lost:
         loss = f"{below} negative ones are cut towards 0, so that those between -1 and 1 become equal"
         facts = _facts_of(what, loss, out, "casts", "to", "`.floor()` first, where they are cells of a grid")
@@ -86,7 +88,7 @@ def _numbers(audit: Recorder, original: Callable[..., Any], data: Any, out: Tens
         severity = None if none else Severity.INFO
         audit.find(
             RULE, facts=facts, severity=severity, site=site, module=audit.module(), op="tensor", to_dtype=out.dtype,
-            bytes=size_of(out),
+            bytes=size_of(out), origin=asked_for(site, name_of(out.dtype)),
         )  # fmt: skip
 
 

@@ -1,38 +1,83 @@
 """DG116 coarse-noise."""
 
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
 import torch
 
-from .._kit import HALF, Op, Recorder, Rule, Severity, name_of, on
+from .._kit import HALF, Op, Recorder, Rule, Severity, Site, Step, name_of, on
 
 RULE = Rule(
     "DG116",
     "coarse-noise",
     Severity.WARNING,
-    summary="Half-precision uniform noise goes into a logarithm.",
+    summary="Half-precision uniform noise goes where its ends matter.",
     says=(
-        "`{what}` takes uniform numbers that were drawn in {dtype} at {drawn}: about one in {often} of them is 0, in "
-        "float32 one in 16 million"
+        "`{what}` takes uniform numbers that were drawn in {dtype} at {drawn}: about one in {often} of them {end}, "
+        "in float32 one in 16 million"
     ),
+    at_birth=True,
     fix="draw them in float32: `torch.rand(..., dtype=torch.float32)`, and cast the result",
     why=(
         "A uniform number in half precision has 11 or 8 bits, so 0 comes often, and its logarithm is infinite. Gumbel "
         "and exponential noise, and samples of small probabilities, are made of the smallest numbers: their tail is "
-        "cut off."
+        "cut off. `rand_like(x) > 0` is meant to be always true, and `erfinv` of the end of a range is infinite."
     ),
     unsafe=("retype_inside", "widen_origins"),
     sources=("https://docs.pytorch.org/docs/stable/generated/torch.rand.html",),
 )
 
-_DRAWS = frozenset(["rand", "rand_like", "uniform"])
+_DRAWS = frozenset(["rand", "rand_like"])
 _HAND_ON = frozenset(["neg", "rsub", "sub", "add", "clamp", "clamp_min", "clone"])  # what is done with them before
 _OFTEN = {torch.float16: "some thousand", torch.bfloat16: "some hundred"}
 
 
+@dataclass
+class Drawn:
+    """Storages that were filled with uniform numbers, and where."""
+
+    at: dict[int, tuple[Any, Site]] = field(default_factory=dict)
+
+
+@on("after", RULE, ops=["uniform_"])
+def filled(event: Op, audit: Recorder) -> None:
+    if event.out.dtype in HALF:
+        storage = event.out.untyped_storage()
+        audit.state(Drawn).at[storage._cdata] = weakref.ref(storage), event.site
+
+
 @on("after", RULE, ops=["log", "log_", "log2", "log10", "log1p"])
 def logarithm(event: Op, audit: Recorder) -> None:
-    node = None if event.backward else audit.lineage.get(event.inputs[0])
+    _report(event, audit, "is 0")
+
+
+@on("after", RULE, ops=["erfinv", "erfinv_", "logit", "logit_"])
+def inverse(event: Op, audit: Recorder) -> None:
+    """What is infinite at an end of the range, if a number lies there."""
+    if event.readable and bool(event.out.isinf().any()):
+        _report(event, audit, "lies at the end of their range")
+
+
+@on("after", RULE, ops=["gt"])
+def kept(event: Op, audit: Recorder) -> None:
+    """A dropout of 0 that drops some."""
+    if event.readable and event.args[1:2] == (0,) and not bool(event.out.all()):
+        _report(event, audit, "is 0")
+
+
+def _report(event: Op, audit: Recorder, end: str) -> None:
+    source = event.inputs[0]
+    node = None if event.backward else audit.lineage.get(source)
     while node is not None and node.op in _HAND_ON and node.parents:
         node = node.parents[0]
-    if node is not None and node.op in _DRAWS and node.dtype in HALF:
-        facts = {"drawn": str(node.site), "dtype": name_of(node.dtype), "often": _OFTEN[node.dtype]}
-        audit.suspect(RULE, event, event.inputs[0], **facts).find(audit)
+    filled, site = audit.state(Drawn).at.get(source.untyped_storage()._cdata, (None, None))
+    if filled is not None and filled() is not source.untyped_storage():
+        site = None
+    if node is not None and node.op in _DRAWS:
+        site = node.site
+    if node is not None and site is not None and node.dtype in HALF:
+        facts = {"drawn": str(site), "dtype": name_of(node.dtype), "often": _OFTEN[node.dtype], "end": end}
+        suspect = audit.suspect(RULE, event, source, **facts)
+        suspect.fields["origin"] = (Step(f"drawn at {site}", site, f"{name_of(node.dtype)} is drawn here"),)
+        suspect.find(audit)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._kit import Call, Op, Recorder, Rule, Severity, around, name_of, on, readable
+from .._kit import Call, Op, Recorder, Rule, Severity, Site, Step, around, name_of, on, readable
 
 RULE = Rule(
     "DG208",
@@ -16,6 +16,7 @@ RULE = Rule(
     Severity.ERROR,
     summary="Weights change inside autocast, which uses its cached old copies.",
     says="`{parameter}` of {module} has changed since autocast made its {dtype} copy, and the copy is used",
+    at_birth=True,
     fix="enter a region for each forward, or call `torch.clear_autocast_cache()` when the weights have changed",
     why=(
         "Autocast casts a weight that needs a gradient once in a region, and keeps the copy until the outermost region "
@@ -46,9 +47,17 @@ class Copy:
 
 @dataclass
 class Copies:
-    """What autocast has cast in this region, by the address of a weight's storage."""
+    """What autocast has cast in the outermost region, by the address of a weight's storage, and where that began."""
 
     of: dict[int, Copy] = field(default_factory=dict)
+    began: Site | None = None
+
+
+@around(torch.autocast, "__enter__", rule=RULE)
+def _enters(audit: Recorder, original: Callable[..., Any], self: Any) -> Any:
+    if not audit.autocast():
+        audit.state(Copies).began = audit.guarded(audit.here)
+    return original(self)
 
 
 @on("cast", RULE)
@@ -78,5 +87,7 @@ def used_again(call: Call, audit: Recorder) -> None:
             continue
         if audit.due("DG208", call.path) and not torch.equal(parameter.detach().to(copy.dtype), copy):
             facts = {"parameter": name, "module": call.path, "dtype": name_of(copy.dtype)}
-            audit.find(RULE, audit.here(), module=call.path, op="autocast", facts=facts)
+            began = audit.state(Copies).began
+            origin = () if began is None else (Step(f"autocast at {began}", began, "the region begins here"),)
+            audit.find(RULE, audit.here(), module=call.path, op="autocast", facts=facts, origin=origin)
             return

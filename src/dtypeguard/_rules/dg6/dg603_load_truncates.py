@@ -9,11 +9,15 @@ RULE = Rule(
     Severity.ERROR,
     summary="Loading a checkpoint truncates floats to integers.",
     says="`load_state_dict` writes {was} into {dtype}: the fractions of {names} of {module} are lost ({value})",
-    fix="register the buffer with a floating dtype: `torch.tensor(1.0)`, not `torch.tensor(1)`",
+    fix="{advice}",
+    at_birth=True,
     why=("Loading copies into the tensors that the model has; what is copied into an integer tensor is truncated."),
     unsafe=("floating_buffer",),
     sources=("https://github.com/pytorch/pytorch/issues/126000",),
 )
+
+_REGISTER = "register the buffer with a floating dtype: `torch.tensor(1.0)`, not `torch.tensor(1)`"
+_LEAVE = "leave integers as they are where floats are computed: `if tensor.is_floating_point()`"
 
 
 @on("loading", RULE)
@@ -25,8 +29,12 @@ def truncates(event: Loading, audit: Recorder) -> None:
     if broken:
         value = state[broken[0]]
         fraction = float(value[value != value.trunc()].flatten()[0])
+        loaded = audit.lineage.get(value)
+        mixed = loaded is not None and not all(node.dtype.is_floating_point for node in loaded.ancestors())
         facts = {
+            "advice": _LEAVE if mixed else _REGISTER,
             "names": listed(broken), "module": event.path, "was": name_of(was), "dtype": name_of(dtype),
             "value": f"{fraction:g}, ...",
         }  # fmt: skip
-        audit.find(RULE, event.site, facts=facts, **event.fields)
+        origin = audit.origin_of(value if mixed else event.own[broken[0]])
+        audit.find(RULE, event.site, facts=facts, origin=origin, **event.fields)
