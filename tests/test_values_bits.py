@@ -12,7 +12,7 @@ from torch.testing._internal.common_methods_invocations import (
     op_db,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dtypeguard import audit
 
@@ -111,6 +111,14 @@ def ways(op, sample):
         tensor, args, kwargs = of_this_program(given)
         return op.inplace_variant(tensor, *args, **kwargs), tensor
 
+    def backward():
+        tensor, args, kwargs = tree_map_only(
+            torch.Tensor, lambda t: t.requires_grad_() if t.is_floating_point() else t, of_this_program(given)
+        )
+        results = [t for t in tree_leaves(op(tensor, *args, **kwargs)) if isinstance(t, torch.Tensor)]
+        torch.autograd.backward([(t * t).sum() for t in results if t.requires_grad])
+        return [t.grad for t in tree_leaves((tensor, args, kwargs)) if isinstance(t, torch.Tensor)]
+
     def with_out():
         tensor, args, kwargs = of_this_program(given)
         out = tree_map_only(torch.Tensor, torch.zeros_like, op(tensor, *args, **kwargs))
@@ -118,6 +126,8 @@ def ways(op, sample):
         return out
 
     yield plain
+    if op.supports_autograd:
+        yield backward
     if op.inplace_variant is not None:
         yield in_place
     if getattr(op, "supports_out", False):

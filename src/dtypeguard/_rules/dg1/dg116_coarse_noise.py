@@ -62,7 +62,8 @@ def inverse(event: Op, audit: Recorder) -> None:
 @on("after", RULE, ops=["gt"])
 def kept(event: Op, audit: Recorder) -> None:
     """A dropout of 0 that drops some."""
-    if event.readable and event.args[1:2] == (0,) and not bool(event.out.all()):
+    zero = isinstance(event.args[1], int | float) and event.args[1] == 0
+    if zero and event.readable and not bool(event.out.all()):
         _report(event, audit, "is 0")
 
 

@@ -37,4 +37,5 @@ def truncates(event: Loading, audit: Recorder) -> None:
             "value": f"{fraction:g}, ...",
         }  # fmt: skip
         origin = audit.origin_of(value if mixed else event.own[broken[0]])
-        audit.find(RULE, event.site, facts=facts, origin=origin, **event.fields)
+        fields = event.fields | ({"parameters": ()} if mixed else {})  # then the buffer is right as it is
+        audit.find(RULE, event.site, facts=facts, origin=origin, **fields)
