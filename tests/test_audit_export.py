@@ -1,5 +1,6 @@
 """Programs that export, trace and compile in an audit: what comes out is the same, and its faults are said."""
 
+import io
 import re
 import subprocess
 import sys
@@ -475,6 +476,22 @@ def test_functions_and_methods_are_traced_too():
         torch.jit.trace(Net(follows_the_input).forward, example(F32))
     assert [f.severity for f in found(report, "DG802")] == ["info"] * 3
     assert [f.count for f in found(report, "DG802")] == [1, 1, 1]
+
+
+@pytest.mark.filterwarnings("ignore:You are using the legacy TorchScript-based ONNX export:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:The feature will be removed:DeprecationWarning")
+def test_onnx_by_torchscript_is_the_same():
+    """A division by a number: torch's exporter computes it itself, and takes the number for a tensor below a mode."""
+
+    def export():
+        file = io.BytesIO()
+        torch.onnx.export(Net(lambda self, x, *rest: x.div(-2).exp()), example(F32), file, dynamo=False)
+        return file.getvalue()
+
+    expected = export()
+    with dtypeguard.audit() as report:
+        assert export() == expected
+    assert report.faults == []
 
 
 @pytest.mark.parametrize("forward", [*(row[0] for row in BAKED.values()), *NOT_BAKED.values()])

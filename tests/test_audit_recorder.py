@@ -460,11 +460,11 @@ def seeded(program):
 LOUD = (conversions_of_every_kind,)  # which do what rules warn of
 
 
-@pytest.mark.thin(3)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
-def test_a_program_computes_the_same_bits_and_draws_the_same_numbers(program):
+@pytest.mark.parametrize("values", [False, True, "range"])
+def test_a_program_computes_the_same_bits_and_draws_the_same_numbers(program, values):
     expected = seeded(program)
-    with audit() as report:
+    with audit(values=values) as report:
         result = seeded(program)
     assert_same(result, expected)
     assert report.faults == []

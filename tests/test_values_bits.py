@@ -46,7 +46,51 @@ def in_lists(operation, *dtypes):
     return program
 
 
+def into_integers():
+    """All ways in which integers and masks are written to beside half values."""
+    rates, counts, mask = rough(5) / 10, torch.zeros(5, dtype=INT), rough(5) > 4
+    counts.copy_(rates * 10)
+    counts[rates > 0.5] = 7
+    counts.index_put_((torch.tensor([0, 0]),), torch.tensor([1, 2]), accumulate=True)
+    counts.masked_fill_(rates > 0.7, 3).scatter_(0, torch.tensor([1]), torch.tensor([9])).bitwise_and_(5)
+    counts.scatter_reduce_(0, torch.tensor([1, 1]), torch.tensor([4, 5]), "amax")
+    mask.logical_and_(rates < 0.9)
+    mask ^= rates > 0.6
+    torch.add(counts, 1, out=counts)
+    return rates, counts, mask, torch.where(mask, counts, -counts)
+
+
+def into_lists():
+    tensors = [rough(3), torch.rand(3), torch.rand(3).double(), torch.arange(3)]
+    torch._foreach_copy_(tensors, [torch.ones(3), torch.ones(3).half(), torch.ones(3), torch.ones(3).long()])
+    torch._foreach_add_(tensors, tensors)
+    torch._foreach_mul_(tensors, [2, 3, 4, 5])
+    torch._foreach_lerp_(tensors[:2], [t + 1 for t in tensors[:2]], 0.1)
+    torch._foreach_clamp_min_(tensors, -1)
+    return tensors, torch._foreach_norm(tensors[:3])
+
+
+def into_views():
+    table, spectrum = torch.zeros(4, 6, dtype=BF16), torch.zeros(3, dtype=torch.complex64)
+    table[::2].t()[1:3].add_(1.01)
+    table.view(torch.int16)[0] += 1
+    table.as_strided((2, 2), (6, 1)).mul_(1.3)
+    spectrum.real.copy_(rough(3, dtype=F32))
+    torch.view_as_real(spectrum).mul_(1.1)
+    return table, spectrum
+
+
+def into_data():
+    parameter, other = torch.nn.Parameter(torch.ones(4, dtype=F16)), torch.zeros(4, dtype=F16)
+    parameter.data = parameter.data * 1.01
+    parameter.data.copy_(torch.rand(4))
+    other.set_(parameter.data)
+    other += 1
+    return parameter.detach(), other
+
+
 WRITES = {
+    **{program.__name__: program for program in (into_integers, into_lists, into_views, into_data)},
     "argmax": into(lambda out: torch.argmax(rough(6, 40), 1, out=out), INT),
     "sort": into(lambda out: torch.sort(rough(6, 40), 1, out=out), BF16, INT),
     "topk": into(lambda out: torch.topk(rough(6, 40), 5, out=out), BF16, INT),

@@ -15,7 +15,7 @@ from torch.autograd.function import BackwardCFunction
 from ..._core.base import private
 from ..._core.base.dtypes import HALF
 from ..._core.base.progress import tell
-from ..operands import shadowed, summed
+from ..operands import plain, shadowed, summed
 from ..ops import FLUSHES, Operator, Way
 from ..watch.recorder import Recorder
 from ..watch.sites import Site
@@ -144,7 +144,8 @@ class Values:
             self.felt("a choice", tensors[0], frame)
         shadow = self.shadow
         if shadow is None:
-            if self._shadow is None and op.name in FLUSHES and isinstance(out, Tensor) and out.dtype is torch.float16:
+            flushes = self._shadow is None and op.name in FLUSHES and isinstance(out, Tensor)
+            if flushes and out.dtype is torch.float16 and all(map(plain, (*inputs, out))):
                 self._flushes(self._row(op, out.dtype, frame), args, out)
             if not self._audit.operations % _SELDOM:
                 tell(lambda: f"{self._audit.operations:,} operations")

@@ -112,6 +112,8 @@ def written(event: Op, audit: Recorder) -> None:
     if averages.updating or audit.state(Steps).inside:
         return
     for target, other in list(zip(targets, others, strict=False))[:TENSORS]:
+        if target.dtype not in HALF:
+            continue
         if event.name in ("mul_", "_foreach_mul_"):
             decay = number(other)
             if decay is not None and 1 - MOST <= decay < 1:
