@@ -18,6 +18,7 @@ from .code import (
     cast,
     dtype_code,
     each_and_all,
+    is_cast,
     move,
     names_in,
     operands,
@@ -228,6 +229,8 @@ def fitting_target(place: Place, at: At) -> Iterator[Candidate]:
     targets: list[Node] = [one.target for one in source.below(statement, cst.AssignTarget)]
     targets += [one.target for one in source.below(statement, cst.AugAssign)]
     receiver = source.on(node) if isinstance(node, cst.Call) else None
+    if dtype is not None and is_cast(source, node) and not targets:
+        yield from retyped(At(source, node), dtype)
     for target in [*([] if receiver is None else [receiver]), *targets]:
         base = target.value if isinstance(target, cst.Subscript) else target
         if isinstance(base, cst.BaseExpression) and dtype is not None:
