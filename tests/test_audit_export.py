@@ -494,6 +494,13 @@ def test_onnx_by_torchscript_is_the_same():
     assert report.faults == []
 
 
+def test_an_explanation_of_graphs_is_the_same():
+    with dtypeguard.audit() as report:
+        explained = torch._dynamo.explain(Net(follows_the_input))(*example(F32))
+    assert (explained.graph_count, explained.graph_break_count) == (1, 0)
+    assert report.faults == []
+
+
 @pytest.mark.parametrize("forward", [*(row[0] for row in BAKED.values()), *NOT_BAKED.values()])
 def test_a_trace_is_the_same(forward):
     def trace():

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..ops import Operator
 
+_FAR = 0.5  # of a vector of length 1
 _CELLS = (2, 4)  # LSTM: oneDNN's number for it, and how many gates it has
 
 
@@ -121,3 +122,23 @@ _KERNELS: dict[str, Callable[[Operator, Any, Any], Any]] = {
     "mkldnn_rnn_layer": _lstm,
     "mkldnn_rnn_layer_backward": _lstm_backward,
 }
+
+
+# The results that are eigenvectors or singular vectors, and the axis along which each of them lies.
+VECTORS = {"_linalg_eigh": {1: -2}, "linalg_eig": {1: -2}, "_linalg_svd": {0: -2, 2: -1}}
+
+
+def turned(name: str, out: Any, results: Any) -> list[Tensor]:
+    """The results in the wider dtype, with vectors as the program has them: their sign is nobody's.
+
+    Where eigenvalues are equal, any vectors of their space are right, and the program's are taken.
+    """
+    vectors = list(results)
+    for place, axis in VECTORS[name].items():
+        mine, theirs = out[place].to(results[place].dtype), results[place]
+        if mine.shape == theirs.shape:
+            sign = (mine * theirs.conj()).sum(axis, keepdim=True).sgn()
+            theirs = theirs * sign
+            far = torch.linalg.vector_norm(theirs - mine, dim=axis, keepdim=True) > _FAR
+            vectors[place] = torch.where(far, mine, theirs)
+    return vectors

@@ -23,7 +23,7 @@ from . import moves
 from .cancellation import are_squares, cancellation_of, gradient_of_softmax, prepares
 from .choices import WHOLE, Choices, at_places, decidable
 from .incoming import Given, Incoming, all_incoming, builds_up, largest_cancellation, loops, measured, suspicion, wrong
-from .kernels import composite
+from .kernels import VECTORS, composite, turned
 from .measure import error_of, flushed, norm, worst
 from .memory import DOUBLE, SINGLE, Memory, ShadowStorage
 from .rows import Row
@@ -203,7 +203,7 @@ class Shadow:
             return [(out[0], at_places(op, args, kwargs, out, self._value(args[0], given)))]
         results = self._wider(op, args, kwargs, inputs, given, writing)
         if writing is None:
-            return _pairs(out, results, made)
+            return _pairs(out, turned(op.name, out, results) if op.name in VECTORS else results, made)
         if op.way is Way.ROUND:
             for one in writing.incoming:
                 one.held.write(one.tensor, one.tensor)

@@ -4,6 +4,7 @@ What comes out is what would have come out without it.
 """
 
 import contextlib
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -36,6 +37,19 @@ def _exporting_onnx(audit: Recorder, original: Callable[..., Any], *args: Any, *
     """What goes by TorchScript fails below any mode; all else goes by `torch.export`."""
     with contextlib.nullcontext() if kwargs.get("dynamo", True) else audit.without_audit():
         return original(*args, **kwargs)
+
+
+@around("torch._dynamo", "explain")
+def _explaining(audit: Recorder, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`explain(model)(x)`, which counts the graphs of a program that is compiled."""
+    explain = original(*args, **kwargs)
+
+    @functools.wraps(explain)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with audit.without_audit():
+            return explain(*args, **kwargs)
+
+    return call if callable(explain) else explain
 
 
 @around(_EXPORTER, "_export")
