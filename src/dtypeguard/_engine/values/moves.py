@@ -15,6 +15,7 @@ from torch.nn import Parameter
 from ..ops import Operator
 from .measure import norm
 from .memory import ShadowStorage
+from .rows import Row
 
 _SAMPLE = 1024  # values of one tensor
 _POINTS = 256  # of a course
@@ -39,6 +40,7 @@ class Path:
         since: the write since which they stand still; 0 if they do not.
         stood: where their shadow was then.
         course: how far they and their shadow have moved at the writes that were looked at
+        rows: the lines that have written them: one that writes once, as `v.sqrt_().add_(eps)`, builds up nothing
     """
 
     first: Tensor
@@ -47,6 +49,7 @@ class Path:
     since: int = 0
     stood: Tensor | None = None
     course: list[tuple[int, float, float]] = field(default_factory=list)
+    rows: set[Row] = field(default_factory=set)
 
     def note(self, write: int, moved: float, should: float) -> None:
         if len(self.course) < _POINTS and math.isfinite(moved) and math.isfinite(should):
@@ -60,8 +63,8 @@ def begin(tensor: Tensor, held: ShadowStorage) -> None:
         held.path = Path(values, held.buffer[:: _step(held.buffer.numel())].detach().clone(), values)
 
 
-def stands(tensor: Tensor, held: ShadowStorage, half_ulp: float) -> int:
-    """Since which write the values stand still, or lag behind, while the shadow moves; 0 if they do not."""
+def stands(tensor: Tensor, held: ShadowStorage, row: Row) -> int:
+    """Since which write of a line the values stand still, or lag behind, while the shadow moves; 0 if they do not."""
     path: Path | None = held.path
     if path is None:
         return 0
@@ -76,7 +79,9 @@ def stands(tensor: Tensor, held: ShadowStorage, half_ulp: float) -> int:
     moved, should, lost, size = map(norm, (wide - first, shadow - path.shadow, shadow - wide, shadow))
     path.note(held.writes, moved, should)
     built_up = _ULPS if moved else 1  # a compensated sum is off by less than one
-    if not math.isfinite(should) or lost <= built_up * half_ulp * size:
+    again = row in path.rows
+    path.rows.add(row)
+    if not again or not math.isfinite(should) or lost <= built_up * row.half_ulp * size:
         return 0
     left = path.since and path.stood is not None and norm(shadow - path.stood) >= _FOLLOWS * lost
     if moved >= _FOLLOWS * should and not left:

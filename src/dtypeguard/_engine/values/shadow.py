@@ -365,7 +365,7 @@ class Shadow:
         inherits = max((one.error for one in others), default=0.0) > _WRONG
         stuck = 0
         if not inherits and not row.backward and op.name not in BESIDES:
-            stuck = max(moves.stands(one.tensor, one.held, row.half_ulp) for one in writing.incoming)
+            stuck = max(moves.stands(one.tensor, one.held, row) for one in writing.incoming)
             if stuck and wrong(others, error_of(tensor, shadow).relative() if op.name == "copy_" else 1.0):
                 stuck = 0
             if target.held.path is not None:
