@@ -144,8 +144,7 @@ class Values:
             self.felt("a choice", tensors[0], frame)
         shadow = self.shadow
         if shadow is None:
-            flushes = self._shadow is None and op.name in FLUSHES and isinstance(out, Tensor)
-            if flushes and out.dtype is torch.float16 and all(map(plain, (*inputs, out))):
+            if self._shadow is None and op.name in FLUSHES and isinstance(out, Tensor) and out.dtype is torch.float16:
                 self._flushes(self._row(op, out.dtype, frame), args, out)
             if not self._audit.operations % _SELDOM:
                 tell(lambda: f"{self._audit.operations:,} operations")
@@ -177,6 +176,8 @@ class Values:
         if row.visits & (row.visits - 1) or any(value == 0 for value in args if isinstance(value, (int, float))):
             return
         given = [value for value in args if isinstance(value, Tensor)]
+        if not all(map(plain, (out, *given))):
+            return
         row.count += out.numel()
         row.flushed += int(
             functools.reduce(torch.logical_and, [t.isfinite() & (t != 0) for t in given], out == 0).sum()
