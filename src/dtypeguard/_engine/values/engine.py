@@ -3,7 +3,6 @@
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -222,14 +221,14 @@ class Values:
 
     # ------------------------------------------------------------ where values enter
 
-    def made(self, function: Callable[..., Tensor], data: Any, out: Tensor) -> None:
+    def made(self, data: Any, out: Tensor) -> None:
         """A tensor of numbers that have more digits than it holds: its shadow has them all."""
         if self.shadow is None or not shadowed(out) or isinstance(data, Tensor) or not 0 < out.numel() <= LARGEST:
             return
-        if out.is_complex():
+        if out.is_complex() or not (isinstance(data, (list, tuple, int, float)) or hasattr(data, "__array__")):
             return
-        exact = function(data, dtype=torch.float64, device=out.device)
-        if torch.equal(exact, out.detach().double()):
+        exact = torch.tensor(data, dtype=torch.float64, device=out.device)
+        if exact.shape != out.shape or torch.equal(exact, out.detach().double()):
             return
         row = self.rows.at("tensor", self._audit.here(), self._audit.module(), out.dtype, False)
         held = self.shadow.memory.set(out, exact, row)

@@ -31,19 +31,22 @@ def begin(audit: Recorder) -> None:
         audit.patches.replace(torch.autograd, name, functools.partial(_reading, audit, LOSS))
     for name in ("tolist", "numpy"):
         audit.patches.replace(Tensor, name, functools.partial(_reading, audit, "values that the program reads"))
-    audit.patches.replace(torch, "tensor", functools.partial(_making, audit))
+    audit.patches.replace(torch, "tensor", functools.partial(_making, audit, 0))
+    audit.patches.replace(Tensor, "__new__", functools.partial(_making, audit, 1))
     audit.patches.replace(GradScaler, "_unscale_grads_", functools.partial(_unscales, audit))
     audit.handles.append(register_optimizer_step_pre_hook(functools.partial(_hook, audit, _gradients_leave)))
     audit.handles.append(register_optimizer_step_post_hook(functools.partial(_hook, audit, _parameters_stepped)))
 
 
-def _making(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+def _making(audit: Recorder, place: int, original: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.tensor(data)` and `torch.Tensor(data)`."""
+
     @functools.wraps(original)
     def tensor(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         out = original(*args, **kwargs)
-        if audit.records_here and not audit.local.paused and not audit.resting and args:
-            audit.guarded(audit.values.made, original, args[0], out)
+        if audit.records_here and not audit.local.paused and not audit.resting and len(args) > place:
+            audit.guarded(audit.values.made, args[place], out)
         return out
 
     return tensor
