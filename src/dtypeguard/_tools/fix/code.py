@@ -152,6 +152,11 @@ def retyped(at: At, dtype: torch.dtype) -> Iterator[Candidate]:
                 yield [_without_cast(source, inner, node)]
         elif source.called(node) in _SHARING and any(source.root(arg.value) in source.written for arg in node.args):
             return  # it must go on to share the memory of what is written to
+        elif source.torch() and source.code(node.func) == f"{source.torch()}.Tensor" and len(node.args) == 1:
+            renamed = source.replace(node.func, f"{source.torch()}.tensor")  # which leaves integers what they are
+            yield [renamed]
+            yield [renamed, add_argument(source, node, f"dtype={dtype_code(dtype, source)}")]
+            return
         elif source.called(node) in _FACTORIES and source.torch() and dtype_argument(source, node) is None:
             yield [add_argument(source, node, f"dtype={dtype_code(dtype, source)}")]
             return
@@ -315,7 +320,7 @@ def casts_in(at: At, wide: torch.dtype) -> list[At]:
     """
     source = at.source
     calls = [call for call in source.below(at.node, cst.Call) if not _widens(source, call)]
-    floating = ["half", "bfloat16", "float"] if wide is torch.float64 else ["half", "bfloat16"]
+    floating = ["half", "bfloat16", "float", "Tensor"] if wide is torch.float64 else ["half", "bfloat16"]
     return [At(source, call) for call in calls if source.called(call) in floating or _says_float(source, call)]
 
 
