@@ -57,6 +57,8 @@ dispatch_mode_at: Callable[[int], Any] = _find("torch._C._get_dispatch_stack_at"
 function_modes: Callable[[], int] = _find("torch._C._len_torch_function_stack", _zero)
 without_modes: Any = _find("torch.utils._python_dispatch._disable_current_modes", contextlib.nullcontext)
 no_functions: Any = _find("torch._C.DisableTorchFunction", contextlib.nullcontext)
+# Operations on plain tensors do not go through modes; without: they do, and modes that are paused let them pass.
+no_dispatch: Any = _find("torch._C._DisableTorchDispatch", contextlib.nullcontext)
 # The mode of a kind that is on, as of `FakeTensorMode`; without: fake tensors are taken for real ones.
 infra_mode: Callable[[Any], Any] = _find("torch._C._get_dispatch_mode", _nothing)
 FAKE: Any = _find("torch._C._TorchDispatchModeKey.FAKE", None)

@@ -244,10 +244,11 @@ class Values:
         causes: frozenset[Cause] = frozenset(Cause),
     ) -> None:  # fmt: skip
         """Values leave the program here; what is wrong with them has done harm, if it is of one of these causes."""
-        if not isinstance(tensor, Tensor) or not summed(tensor):
-            return
-        tensor = tensor.detach()
-        site = site or (None if frame is None else self._audit.line(frame))
+        if isinstance(tensor, Tensor) and summed(tensor):
+            with private.no_dispatch():
+                self._felt(what, tensor.detach(), site or (None if frame is None else self._audit.line(frame)), causes)
+
+    def _felt(self, what: str, tensor: Tensor, site: Site | None, causes: frozenset[Cause]) -> None:
         source = self.flags.source(tensor)
         if source is not None and not (source.given and what not in TRAINS):
             self._harm(source, Cause.BORN, what, site, float("inf"))
@@ -264,13 +265,16 @@ class Values:
         share = error.level / largest if error.level and largest else 1.0
         self._blame(what, site, held.row, error.relative(held.floor) * share / held.cancellation, causes)
 
-    def stepped(self, parameter: Tensor, name: str, site: Site) -> None:
-        """An optimizer has written to a parameter, whose values are right from now on as they are."""
-        if not summed(parameter):
-            return
-        gradients = [tensor for tensor in (parameter.grad,) if tensor is not None and summed(tensor)]
-        self.flags.written(parameter, gradients, lambda: self.rows.at(name, site, None, parameter.dtype, False))
-        self.felt(PARAMETER, parameter, site=site)
+    def stepped(self, parameters: list[Tensor], name: str, site: Site) -> None:
+        """An optimizer has written to parameters, whose values are right from now on as they are."""
+        parameters = [parameter for parameter in parameters if summed(parameter)]
+        with private.no_dispatch():
+            for parameter in parameters:
+                gradients = [tensor for tensor in (parameter.grad,) if tensor is not None and summed(tensor)]
+                row = functools.partial(self.rows.at, name, site, None, parameter.dtype, False)
+                self.flags.written(parameter, gradients, row)
+        for parameter in parameters:  # after all were written: one wait for the device
+            self.felt(PARAMETER, parameter, site=site)
 
     def settle(self, tensor: Any) -> None:
         """From now on the values are right as they are."""

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._core.base.dtypes import HALF
 from ..ops import Operator, Way
 from .rows import Row
 
@@ -62,7 +63,7 @@ class Flags:
                 parents = (*parents, flag)
                 flag.seen = True
         passes = (fills or (op.exact and not op.rounds(tensors, out[0].dtype))) and not parents and not odd
-        for tensor in out:
+        for tensor in out[:1] if op.attends else out:  # the second is the kernel's own, padded with infinities
             look = _NONE if passes else _count_bad(tensor)
             if not parents and look is _NONE:
                 self._set_flag(tensor, _CLEAN)
@@ -110,7 +111,7 @@ class Flags:
         """Where values that are not finite were born, if there are any."""
         self.read()
         flag = self._get(tensor)
-        return flag.source if flag is not None and flag.bad and _count_bad(tensor) is not _NONE else None
+        return flag.source if flag is not None and flag.bad and int(_count_bad(tensor)[0]) else None
 
     def has_nan(self, tensor: Tensor) -> bool:
         """Whether there is NaN in the storage of a tensor."""
@@ -179,13 +180,14 @@ def _fetch(flags: list[Flag]) -> None:
     for there in devices.values():
         numbers = torch.stack([one for flag in there for one in (flag.bad, flag.nan)]).tolist()
         for flag, bad, nan in zip(there, numbers[::2], numbers[1::2], strict=True):
-            flag.bad, flag.nan = bad, nan
+            flag.bad, flag.nan = int(bad), int(nan)
 
 
 def _count_bad(tensor: Tensor) -> tuple[Any, Any]:
     """How many values are not finite, and are NaN: numbers, or tensors on another device that will say so."""
     if not tensor.is_cpu:
-        return (~tensor.isfinite()).sum(), tensor.isnan().sum()
+        wide = torch.float32 if tensor.dtype in HALF else None
+        return torch.linalg.vector_norm(tensor - tensor, 0, dtype=wide), (tensor != tensor).sum()  # of few kernels
     if cmath.isfinite(tensor.sum().item()):
         return _NONE
     bad = int((~tensor.isfinite()).sum())

@@ -123,9 +123,9 @@ def _gradients_leave(audit: Recorder, optimizer: Optimizer) -> None:
 def _parameters_stepped(audit: Recorder, optimizer: Optimizer) -> None:
     """From here on parameters are right as they are, for two runs of a training in two dtypes come apart anyway."""
     site, unseen = audit.here(), type(optimizer).__module__.startswith("torch.")  # the audit does not look inside
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            audit.values.stepped(parameter, f"{type(optimizer).__name__}.step", site)
-            state = optimizer.state.get(parameter, {}).values() if unseen else ()
-            for tensor in (parameter, parameter.grad, *state):
-                audit.values.settle(tensor)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    audit.values.stepped(parameters, f"{type(optimizer).__name__}.step", site)
+    for parameter in parameters:
+        state = optimizer.state.get(parameter, {}).values() if unseen else ()
+        for tensor in (parameter, parameter.grad, *state):
+            audit.values.settle(tensor)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._core.base import private
 from ..._core.base.dtypes import name_of
 from ..operands import summed
 
@@ -50,14 +51,14 @@ class Ranges:
         """Count the values of a tensor with a floating dtype; others have no range that could be too small."""
         if not isinstance(tensor, Tensor) or not summed(tensor) or not tensor.is_floating_point() or not tensor.numel():
             return
-        tensor = tensor.detach()
         key = module, what, tensor.dtype
         known = self._of.get(key)
         if known is None or known.counts.device != tensor.device:
             if len(self._of) >= _MOST:
                 return
             known = self._of[key] = Counts(tensor.device)
-        known.add(tensor)
+        with private.no_dispatch():
+            known.add(tensor.detach())
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """One row for each module, kind of tensor and dtype; none for a module that returns what its last child did."""
