@@ -60,6 +60,12 @@ def summed(tensor: Tensor) -> bool:
     return tensor.dtype in _SUMMED and plain(tensor)
 
 
+def all_values(storage: Any, dtype: torch.dtype) -> Tensor:
+    """What is in a storage, as numbers of a dtype."""
+    count = storage.nbytes() // dtype.itemsize
+    return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, 0, (count,), (1,))
+
+
 def shadowed(tensor: Tensor) -> bool:
     """Whether a tensor is of a dtype and a kind that has a shadow."""
     return tensor.dtype in WIDER and plain(tensor) and not _has_no_wider(tensor)

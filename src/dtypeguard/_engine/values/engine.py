@@ -191,9 +191,9 @@ class Values:
         else:
             self._audit.fault(error)
 
-    def remember(self, frame: FrameType) -> None:
+    def remember(self, frame: FrameType | None) -> None:
         """The line of an operation that autograd keeps, for what its node does in backward."""
-        if _current_node() is not None:
+        if frame is None or _current_node() is not None:
             return
         lines = self._lines
         if len(lines) > _SEQUENCES:
@@ -268,11 +268,15 @@ class Values:
     def stepped(self, parameters: list[Tensor], name: str, site: Site) -> None:
         """An optimizer has written to parameters, whose values are right from now on as they are."""
         parameters = [parameter for parameter in parameters if summed(parameter)]
+
+        def gradients(parameter: Tensor) -> list[Tensor]:
+            return [tensor for tensor in (parameter.grad,) if tensor is not None and summed(tensor)]
+
+        def row(parameter: Tensor) -> Row:
+            return self.rows.at(name, site, None, parameter.dtype, False)
+
         with private.no_dispatch():
-            for parameter in parameters:
-                gradients = [tensor for tensor in (parameter.grad,) if tensor is not None and summed(tensor)]
-                row = functools.partial(self.rows.at, name, site, None, parameter.dtype, False)
-                self.flags.written(parameter, gradients, row)
+            self.flags.written(parameters, gradients, row)
         for parameter in parameters:  # after all were written: one wait for the device
             self.felt(PARAMETER, parameter, site=site)
 

@@ -6,6 +6,7 @@ flags stay on the device, and are read some hundred operations later, so that no
 """
 
 import cmath
+import math
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -13,21 +14,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._core.base.dtypes import HALF
+from ..operands import all_values
 from ..ops import Operator, Way
 from .rows import Row
 
 _READ = 256  # operations, after which flags on other devices are read
 
 
+# Numbers of values; or of a tensor on another device the largest, until somebody waits for it.
+Look = tuple[Any, Any]
+
+
 class Flag:
     """The values of one storage."""
 
-    __slots__ = ("bad", "count", "dead", "nan", "parents", "row", "seen", "source")
+    __slots__ = ("bad", "count", "dead", "nan", "parents", "row", "seen", "source", "storage")
 
-    def __init__(self, row: Row | None, look: tuple[Any, Any], count: int, parents: tuple["Flag", ...]) -> None:
+    def __init__(self, row: Row | None, look: Look, count: int, parents: tuple["Flag", ...]) -> None:
         self.row, self.count, self.parents = row, count, parents
         self.bad, self.nan = look  # how many are not finite, and how many of these are NaN
+        self.storage: weakref.ref[Any] | None = None
         self.source: Row | None = None  # where the first of them was born
         self.seen = False  # by another operation
         self.dead = False  # its storage is gone
@@ -56,15 +62,17 @@ class Flags:
             return
         odd = _odd(args) or (bool(kwargs) and _odd(kwargs.values()))
         fills = op.way is Way.FILL
-        parents: tuple[Flag, ...] = ()
+        found: dict[int, Flag] = {}
         for tensor in tensors if not fills or odd else ():
             flag = self._flag(tensor, row)
-            if flag is not _CLEAN and flag not in parents:
-                parents = (*parents, flag)
+            if not isinstance(flag.bad, int) or flag.bad:
+                found[id(flag)] = flag
                 flag.seen = True
+        parents = tuple(found.values())
         passes = (fills or (op.exact and not op.rounds(tensors, out[0].dtype))) and not parents and not odd
-        for tensor in out[:1] if op.attends else out:  # the second is the kernel's own, padded with infinities
-            look = _NONE if passes else _count_bad(tensor)
+        if op.attends:
+            out = out[:1]  # the second is the kernel's own, padded with infinities
+        for tensor, look in zip(out, [_NONE] * len(out) if passes else _looks(out), strict=True):
             if not parents and look is _NONE:
                 self._set_flag(tensor, _CLEAN)
             else:
@@ -80,38 +88,54 @@ class Flags:
             if flag is not None:
                 flag.seen = True
 
-    def written(self, tensor: Tensor, inputs: list[Tensor], row: Callable[[], Row]) -> None:
-        """A tensor was written to from others, past the operations that were seen."""
-        look = _count_bad(tensor.detach())
-        if look is _NONE:
-            self._set_flag(tensor, _CLEAN)
-            return
-        known = [self._get(one) for one in (tensor, *inputs)]
-        flag = Flag(row(), look, tensor.numel(), tuple(one for one in known if one is not None))
-        self._set_flag(tensor, flag)
-        self._waiting.append(flag)
+    def written(
+        self, tensors: list[Tensor], inputs: Callable[[Tensor], list[Tensor]], row: Callable[[Tensor], Row]
+    ) -> None:
+        """Tensors were written to from others, past the operations that were seen."""
+        for tensor, look in zip(tensors, _looks([tensor.detach() for tensor in tensors]), strict=True):
+            if look is _NONE:
+                self._set_flag(tensor, _CLEAN)
+                continue
+            known = [self._get(one) for one in (tensor, *inputs(tensor))]
+            flag = Flag(row(tensor), look, tensor.numel(), tuple(one for one in known if one is not None))
+            self._set_flag(tensor, flag)
+            self._waiting.append(flag)
 
     def read(self) -> None:
         """Find out what was born in the operations since."""
         waiting, self._waiting = self._waiting, []
-        _fetch([flag for flag in waiting if not isinstance(flag.bad, int)])
+        there = _fetch([flag for flag in waiting if not isinstance(flag.bad, int)])
+        parents: tuple[Flag, ...] = ()
+        sources: list[Flag] = []
         for flag in waiting:
-            sources = [parent for parent in flag.parents if parent.bad]
+            if flag.parents is not parents:  # all results of an operation have the same
+                parents, sources = flag.parents, [parent for parent in flag.parents if parent.bad]
             flag.parents = ()
             flag.source = next((parent.source for parent in sources if parent.source is not None), None)
             turned = flag.nan and not any(parent.nan for parent in sources)  # infinities of a mask, into NaN
             if flag.bad and flag.source is None and flag.row is not None and (turned or not sources):
                 flag.source = flag.row
-                flag.row.born += flag.nan if sources else flag.bad
-                flag.row.of += flag.count
+                if flag in there:
+                    self._count(flag)
+                flag.row.is_born(flag.nan if sources else flag.bad, flag.count)
             if flag.dead:
                 self._over(flag)
+
+    def _count(self, flag: Flag) -> None:
+        """The numbers of values on another device, where they are still there."""
+        storage = None if flag.storage is None else flag.storage()
+        found = None if storage is None else self._of.get(storage._cdata)
+        if found is None or found[1] is not flag or flag.row is None:
+            flag.count = 0
+            return
+        values = all_values(storage, flag.row.dtype)
+        flag.bad, flag.nan, flag.count = *_counts(values), values.numel()
 
     def source(self, tensor: Tensor) -> Row | None:
         """Where values that are not finite were born, if there are any."""
         self.read()
         flag = self._get(tensor)
-        return flag.source if flag is not None and flag.bad and int(_count_bad(tensor)[0]) else None
+        return flag.source if flag is not None and flag.bad and _counts(tensor)[0] else None
 
     def has_nan(self, tensor: Tensor) -> bool:
         """Whether there is NaN in the storage of a tensor."""
@@ -146,7 +170,7 @@ class Flags:
         """Of an input; one that was not met before is looked at. Infinities are a mask's; NaN is nobody's wish."""
         flag = self._get(tensor)
         if flag is None:
-            flag, look = _CLEAN, _count_bad(tensor)
+            flag, (look,) = _CLEAN, _looks([tensor])
             if look is not _NONE:
                 given = row(tensor, given=True) if not isinstance(look[1], int) or look[1] else None
                 flag = Flag(given, look, tensor.numel(), ())
@@ -161,6 +185,8 @@ class Flags:
         if known is not None and known[0]() is storage:
             if known[1] is not flag and (flag is not _CLEAN or tensor.nbytes == storage.nbytes()):
                 of[key] = known[0], flag
+                if flag is not _CLEAN:
+                    flag.storage = known[0]
             return
 
         def gone(ref: "weakref.ref[Any]") -> None:
@@ -169,27 +195,40 @@ class Flags:
                 del of[key]
                 self._over(found[1])
 
-        of[key] = weakref.ref(storage, gone), flag
+        of[key] = ref, _ = weakref.ref(storage, gone), flag
+        if flag is not _CLEAN:
+            flag.storage = ref
 
 
-def _fetch(flags: list[Flag]) -> None:
+def _fetch(flags: list[Flag]) -> set[Flag]:
     """Read numbers from other devices, all at once."""
     devices: dict[Any, list[Flag]] = {}
     for flag in flags:
         devices.setdefault(flag.bad.device, []).append(flag)
     for there in devices.values():
-        numbers = torch.stack([one for flag in there for one in (flag.bad, flag.nan)]).tolist()
-        for flag, bad, nan in zip(there, numbers[::2], numbers[1::2], strict=True):
-            flag.bad, flag.nan = int(bad), int(nan)
+        for flag, largest in zip(there, torch.stack([flag.bad for flag in there]).tolist(), strict=True):
+            flag.bad, flag.nan = int(not math.isfinite(largest)), int(largest != largest)
+    return set(flags)
 
 
-def _count_bad(tensor: Tensor) -> tuple[Any, Any]:
-    """How many values are not finite, and are NaN: numbers, or tensors on another device that will say so."""
-    if not tensor.is_cpu:
-        wide = torch.float32 if tensor.dtype in HALF else None
-        return torch.linalg.vector_norm(tensor - tensor, 0, dtype=wide), (tensor != tensor).sum()  # of few kernels
-    if cmath.isfinite(tensor.sum().item()):
+def _looks(tensors: list[Tensor]) -> list[Look]:
+    """What of their values is not finite; one kernel says it of all results of `torch._foreach_add` on a GPU."""
+    if len(tensors) < 2 or any(tensor.is_cpu or not tensor.numel() for tensor in tensors):
+        return [_look(tensor) for tensor in tensors]
+    return [(largest, largest) for largest in torch._foreach_norm(tensors, math.inf)]
+
+
+def _look(tensor: Tensor) -> Look:
+    if not tensor.numel():
         return _NONE
+    if not tensor.is_cpu:
+        largest = torch.linalg.vector_norm(tensor, math.inf)
+        return largest, largest
+    return _NONE if cmath.isfinite(tensor.sum().item()) else _counts(tensor)
+
+
+def _counts(tensor: Tensor) -> tuple[int, int]:
+    """How many values are not finite, and how many of these are NaN."""
     bad = int((~tensor.isfinite()).sum())
     return (bad, int(tensor.isnan().sum())) if bad else _NONE
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..operands import all_values
 from ..ops import ACCUMULATES
 from ..watch.text import LARGEST
 from .memory import Memory, ShadowStorage
@@ -74,7 +75,7 @@ class Totals:
         for held in memory.all():
             storage = held.ref()
             if storage is not None and _is_total(held):
-                now = _all_values(storage, held.dtype, held.buffer.device)
+                now = all_values(storage, held.dtype)
                 kept = self._of.get(id(storage))
                 if kept is None or kept.ref() is not storage or kept.row is not held.row:
                     kept = Kept(storage, held.row, self._step, self._last(held.row, now))
@@ -97,7 +98,7 @@ class Totals:
         for kept in self._of.values():
             storage = kept.ref()
             if storage is not None and storage.nbytes() == kept.values.nbytes:
-                now = _all_values(storage, kept.values.dtype, kept.values.device)
+                now = all_values(storage, kept.values.dtype)
                 kept.stood = kept.stands(now)
                 memory.hold(now, kept.row).row = kept.row
 
@@ -105,7 +106,7 @@ class Totals:
         """The program has ended; a total that it gave up stood still until then."""
         for kept in self._of.values():
             storage = kept.ref()
-            if storage is None or kept.stands(_all_values(storage, kept.values.dtype, kept.values.device)):
+            if storage is None or kept.stands(all_values(storage, kept.values.dtype)):
                 kept.drift = kept.drift + kept.lost * ((kept.died or self._step()) - kept.step)
         return list(self._of.values())
 
@@ -115,8 +116,3 @@ def _is_total(held: ShadowStorage) -> bool:
     if row is None or row.backward or row.name not in ACCUMULATES:
         return False
     return held.size // held.dtype.itemsize <= LARGEST and not held.dtype.is_complex
-
-
-def _all_values(storage: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """All values of a storage."""
-    return torch.empty(0, dtype=dtype, device=device).set_(storage, 0, (storage.nbytes() // dtype.itemsize,), (1,))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..._core.base.dtypes import WIDER
-from ..operands import plain, shadowed
+from ..operands import all_values, plain, shadowed
 
 SINGLE = frozenset([torch.float32, torch.complex64])
 DOUBLE = frozenset([torch.float64, torch.complex128])  # right as they are, but for what they are computed from
@@ -136,9 +136,7 @@ class Memory:
         """The shadow; made of the values if there is none yet."""
         held = self.get(tensor)
         if held is None:
-            storage = tensor.untyped_storage()
-            count = storage.nbytes() // tensor.itemsize
-            whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage, 0, (count,), (1,))
+            whole = all_values(tensor.untyped_storage(), tensor.dtype)
             held = self._hold_as(tensor, whole.to(self.wider[tensor.dtype], copy=True), row)
         return held
 

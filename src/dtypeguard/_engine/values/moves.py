@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from ..operands import all_values
 from ..ops import Operator
 from .measure import norm
 from .memory import ShadowStorage
@@ -136,6 +137,4 @@ def _step(count: int) -> int:
 
 def _sample(tensor: Tensor, held: ShadowStorage) -> Tensor:
     """Some of the values of its storage, the same ones each time."""
-    storage, count = tensor.untyped_storage(), held.buffer.numel()
-    whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage, 0, (count,), (1,))
-    return whole[:: _step(count)].clone()
+    return all_values(tensor.untyped_storage(), tensor.dtype)[:: _step(held.buffer.numel())].clone()

@@ -130,6 +130,11 @@ class Row:
     def __str__(self) -> str:
         return f"{self.site.expression or self.name} at {self.site}"
 
+    def is_born(self, bad: int, of: int) -> None:
+        """Values that are not finite, of how many; 0 where those that a device had are gone, and not counted."""
+        if not self.of or of:
+            self.born, self.of = (self.born if self.of else 0) + bad, self.of + of
+
     @property
     def half_ulp(self) -> float:
         return HALF_ULP.get(self.dtype, 0.0)

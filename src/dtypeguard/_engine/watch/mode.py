@@ -51,7 +51,7 @@ class Watching(Mode):
             kept = [recorder.guarded(function, args, recorder) for function in recorder.before[op.name]]
         values, writing, frame = recorder.values, None, None
         if values is not None and op.way not in _UNSEEN:
-            frame = _caller()
+            frame = _caller(recorder)
             if op.writes and frame is not None:
                 with apart():
                     writing = values.before(op, args, kwargs, frame)
@@ -71,8 +71,13 @@ class Watching(Mode):
                     values.after(op, args, kwargs, inputs, out, writing, frame)
                 elif values is not None and op.way is Way.TEST:
                     values.tested(op, args, inputs)
-                elif values is not None and inputs and inputs[0].requires_grad and (frame := _caller()) is not None:
-                    values.remember(frame)
+                elif (
+                    values is not None
+                    and inputs
+                    and inputs[0].requires_grad
+                    and (frame := _caller(recorder)) is not None
+                ):
+                    values.remember(_caller(recorder))
                 self._emit_events(recorder, op, func, args, kwargs, inputs, out, kept)
         except Exception as error:  # a fault of the audit must not be one of the program
             recorder.fault(error)
@@ -117,9 +122,8 @@ class Watching(Mode):
         wanted = mixed or op.cast or asked or ended or scalar or summed or sixteen or integer or added or kept
         if not (born or wanted):
             return
-        try:
-            frame = sys._getframe(2)
-        except ValueError:  # a thread without Python, of a process group
+        frame = _caller(recorder, 3)
+        if frame is None:
             return
         if backward and op.cast:
             _cast_back(recorder, inputs, out, frame)
@@ -277,12 +281,12 @@ def unheard() -> Iterator[None]:
         yield
 
 
-def _caller() -> FrameType | None:
-    """The frame below the mode's; a thread of a process group has none."""
+def _caller(recorder: Recorder, depth: int = 2) -> FrameType | None:
+    """The frame below the mode's; in a thread of autograd that of the program, which waits; none of a process group."""
     try:
-        return sys._getframe(2)
+        return sys._getframe(depth)
     except ValueError:
-        return None
+        return recorder.local.waiting()
 
 
 def _under_autocast(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> Any:

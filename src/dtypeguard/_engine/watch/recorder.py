@@ -6,9 +6,7 @@ The dispatch mode shows operations, functions that are replaced for the time sho
 import contextlib
 import itertools
 import sys
-import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any, TypeVar
@@ -27,31 +25,17 @@ from .events import KINDS, Handler, ModuleRow, Op, Operand, Refusal, Suspect, ha
 from .failures import Caught, Failure
 from .findings import Findings
 from .lineage import Cause, Lineage, Node
+from .local import Local, Place
 from .patches import Patches
 from .rule import Finding, Rule, Severity
 from .scope import Scope
-from .sites import Door, Site, here, line, raised_at, raising, user
+from .sites import Site, here, line, raised_at, raising, user
 from .steps import Steps
 from .text import size_of
 
 State = TypeVar("State")
 _SEQUENCES = 50_000
 _FAULTS = 100
-
-
-class Local(threading.local):
-    """What each thread has of its own."""
-
-    def __init__(self) -> None:
-        self.on = False  # threads that the program had before go on by themselves
-        self.modules: list[str] = []
-        self.doors: list[Door] = []  # of these modules
-        self.regions: dict[str, bool] = {}  # of autocast: whether it is enabled, by type of device
-        self.caught: deque[Caught] = deque(maxlen=64)
-        self.paused = 0
-        self.converting = False  # in `Module.to` and the like
-        self.loading = 0  # in load_state_dict
-        self.failure: Failure | None = None
 
 
 class Recorder:
@@ -61,7 +45,7 @@ class Recorder:
         self.findings: Findings = findings
         self.patches: Patches = Patches(self)
         self.lineage: Lineage = Lineage()
-        self.local: Local = Local()
+        self.local: Local = Local(Place())
         self.scope: Scope | None = findings.scope
         self.handles: list[Any] = []
         self.optimizers: list[Any] = []  # those that `audit` was given
@@ -249,7 +233,7 @@ class Recorder:
     # ------------------------------------------------------------ life
 
     def start(self) -> None:
-        self.local.on = True
+        self.local.enter()
         self.patches.enter_thread()
         for device in ("cuda", "cpu"):
             self.local.regions[device] = torch.is_autocast_enabled(device)

@@ -67,7 +67,8 @@ def born(harm: Harm, audit: Recorder) -> None:
     if harm.cause is Cause.BORN:
         if row.backward and not harm.felt and not row.unread:  # torch puts zeros there, as behind a norm of 0
             return
-        count = f"{row.born} of {row.of}" if row.born else f"{row.lost} of {row.count}"
+        bad, of = (row.born, row.of) if row.of else (row.lost, row.count)
+        count = f"{bad} of {of}" if bad else "some"  # on a GPU they can be gone before anybody counts them
         become = "are NaN when they come in" if row.given else f"become infinite or NaN in {dtype}"
     elif harm.cause is Cause.FLUSHED:
         count, become = f"{row.flushed} of {row.count}", f"become zero in {dtype}"
