@@ -916,6 +916,22 @@ def test_a_kernel_that_nobody_looks_into_is_run_as_a_whole(kernel):
     assert max(layer.arithmetic for layer in result.layers if layer.name.startswith("1")) > 0.05
 
 
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.full((8,), 0.5))
+
+    def forward(self, x):
+        return grows(x * self.scale)
+
+
+def test_only_the_module_of_such_a_kernel_is_run_as_a_whole():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(Scaled(), nn.Linear(8, 8)), nn.Linear(8, 4))
+    result = compare(model, torch.randn(4, 9, 8), dtype=BF16)
+    assert {layer.name for layer in result.layers if layer.weights} >= {"0", "1.1", "2"}
+    assert result.notes == []
+
+
 @pytest.mark.skipif(not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN has no LSTM in bfloat16 here")
 def test_a_kernel_beside_random_numbers_is_counted():
     model = nn.Sequential(nn.LSTM(8, 16, 2, dropout=0.3, batch_first=True).train())

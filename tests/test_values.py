@@ -11,6 +11,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import dtypeguard
+from dtypeguard._engine.ops import operator_of
+from dtypeguard._engine.values.kernels import composite
 
 BAD = ("warning", "error")
 
@@ -336,6 +338,54 @@ def test_the_shadow_of_an_lstm_in_one_kernel_is_the_lstm_in_float64(options):
     assert audit.values["not_shadowed"] == {}
     for shadow, exact in zip(found, expected, strict=True):
         assert torch.allclose(shadow, exact, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kernel", ["cudnn", "miopen"])
+def test_the_shadow_of_a_batch_norm_on_a_gpu_is_computed_by_the_kernel_for_every_device(kernel):
+    def wide(name, *args):
+        return composite(operator_of(getattr(torch.ops.aten, f"{kernel}_{name}").default), args, {})
+
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(3).double()
+    x, weight, bias = (one.detach() for one in (torch.randn(8, 3, dtype=F64), norm.weight, norm.bias))
+    mean, var = norm.running_mean.clone(), norm.running_var.clone()
+    out, *saved = wide("batch_norm", x, weight, bias, mean, var, True, 0.1, norm.eps)
+    expected = norm(given := x.clone().requires_grad_())
+    assert same((out, mean, var), (expected.detach(), norm.running_mean, norm.running_var))
+    expected.backward(grad := torch.randn_like(x))
+    gradients = wide("batch_norm_backward", x, grad, weight, mean, var, *saved[:2], norm.eps)
+    assert same(list(gradients), [given.grad, norm.weight.grad, norm.bias.grad])
+
+
+class Nested(torch.autograd.Function):
+    """A backward within a backward, and so on; torch runs the 61st in a thread of its own, as all of a GPU's."""
+
+    @staticmethod
+    def forward(ctx, x, depth):
+        ctx.save_for_backward(x)
+        ctx.depth = depth
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            out = Nested.apply(x, ctx.depth - 1).sum() if ctx.depth else x.square().sum().sqrt()
+            out.backward()  # <--
+        return x.grad, None
+
+
+@pytest.mark.parametrize("depth", [0, *range(57, 63)])
+@pytest.mark.parametrize("values", [True, "range"])
+def test_backward_is_seen_in_a_thread_of_autograd_too(depth, values):
+    def program():
+        weight = torch.zeros(3, requires_grad=True)
+        Nested.apply(weight, depth).sum().backward()
+        return weight.grad.tolist()
+
+    report, _ = audited(program, values=values)
+    (finding,) = report.findings
+    assert (finding.rule, finding.source) == ("DG901", "out.backward()  # <--")
 
 
 @pytest.mark.parametrize("shapes", [((64, 16), (4, 16, 8)), ((4, 16, 16), (16, 64)), ((16, 64), (64, 16))], ids=str)

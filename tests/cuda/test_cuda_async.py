@@ -85,10 +85,6 @@ REPAIRED = {
     "guard": (lambda d: guard(Net().to(d)), lambda d: (rows(d, F64),)),
     "guard of a bare Linear": (lambda d: guard(nn.Linear(16, 4).to(d)), lambda d: (rows(d, F64),)),
     "to half": (lambda d: guard(Net().to(d, F16), depth="all"), lambda d: (rows(d),)),
-    "containers": (
-        lambda d: guard(Net().to(d)),
-        lambda d: (rows(d), 1.0, None, {"bias": [torch.ones(4, device=d, dtype=F64)]}),
-    ),
     "axes": (lambda d: product, lambda d: (cube(d), cube(d, F64), torch.arange(2, device=d))),
     "an anchor": (lambda d: loss, lambda d: (rows(d), rows(d, F64))),
     "a method": (lambda d: Annotated().to(d), lambda d: (rows(d, F64),)),
@@ -119,23 +115,15 @@ def test_a_right_call_never_waits(name, grad, gpu, unsynchronised, strict):
 
 @pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
 @pytest.mark.parametrize("name", REPAIRED)
-def test_a_repair_waits_at_its_first_call_only(name, gpu, unsynchronised):
+def test_a_repair_waits_at_the_first_calls_and_then_ever_more_seldom(name, gpu, unsynchronised):
     make, arguments = REPAIRED[name]
     call, args = make(gpu), arguments(gpu)
-    for n in range(4):
-        with unsynchronised() if n else contextlib.nullcontext():
+    for n in range(9):
+        with contextlib.nullcontext() if n in (0, 1, 2, 4, 8) else unsynchronised():
             call(*args)
     (record,) = dtypeguard.casts()
-    assert record.count == 4
+    assert record.count == 9
     assert record.error is not None
-
-
-def test_a_strict_error_is_told_without_waiting(gpu, unsynchronised, strict):
-    model = guard(Net().to(gpu), depth="all")
-    x, wrong = rows(gpu), rows(gpu, F64)
-    model(x)
-    with unsynchronised(), pytest.raises(dtypeguard.DtypeError, match="argument `x` is float64"):
-        model(wrong)
 
 
 # ---------------------------------------------------------------- streams
@@ -204,7 +192,7 @@ def test_a_repair_is_one_copy_and_is_not_kept(origin, verify, gpu, settled):
         model(*args)
         assert model.during - before == SIZE * 4
         assert torch.cuda.memory_allocated() == before
-        if n or verify == "never":  # to look for lost values takes memory for a moment
+        if n > 2 or verify == "never":  # to look for lost values takes memory for a moment
             assert torch.cuda.max_memory_allocated() - before == SIZE * 4
     assert sum(record.count for record in dtypeguard.casts()) == 4
 

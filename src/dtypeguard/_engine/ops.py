@@ -61,6 +61,8 @@ _MOVES = frozenset("set_ resize_ resize_as_ _resize_output_ resize_as_sparse_".s
 _KERNELS = ("mkldnn_", "_mkldnn", "cudnn_", "_cudnn", "miopen_", "_thnn_", "_amp_", "quantize", "fake_quant")
 # But these are computed by the operations that they stand for.
 FUSED = frozenset("_grouped_mm mkldnn_rnn_layer mkldnn_rnn_layer_backward".split())
+# And these by the one that computes the same for every device.
+NORMS = frozenset("cudnn_batch_norm cudnn_batch_norm_backward miopen_batch_norm miopen_batch_norm_backward".split())
 # Whatever comes in is a whole number afterwards: the shadow goes on with the program's.
 _ROUNDS = frozenset("round floor ceil trunc sign sgn fix heaviside floor_divide".split())
 # Nobody decides with these: they compare for equality, or look for what is not finite.
@@ -85,7 +87,9 @@ _EXACT = frozenset(
     """.split()
 )
 # A batch norm in training writes to its running statistics, whatever its schema says. They are no result.
-BESIDES = {"native_batch_norm": (3, 4), "_native_batch_norm_legit": (3, 4)}
+BESIDES = dict.fromkeys(
+    ["native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm", "miopen_batch_norm"], (3, 4)
+)
 _LEFT_ALONE = frozenset(["state_steps", "found_inf", "grad_scale", "inv_scale"])  # arguments of fused kernels
 
 
@@ -313,7 +317,7 @@ def _way(own: bool, name: str, results: Any, writes: bool, tags: Any) -> Way:
     )
     if view or name in _FRESH:
         return Way.NONE
-    if not own or name in _MOVES or (name.startswith(_KERNELS) and name not in FUSED):
+    if not own or name in _MOVES or (name.startswith(_KERNELS) and name not in FUSED | NORMS):
         return Way.OPAQUE
     if name in _FILLS:
         return Way.FILL

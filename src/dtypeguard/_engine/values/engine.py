@@ -175,7 +175,7 @@ class Values:
         if row.visits & (row.visits - 1) or any(value == 0 for value in args if isinstance(value, (int, float))):
             return
         given = [value for value in args if isinstance(value, Tensor)]
-        if not all(map(plain, (out, *given))):
+        if not all(map(plain, (out, *given))) or any(one.device != out.device and one.ndim for one in given):
             return
         row.count += out.numel()
         row.flushed += int(

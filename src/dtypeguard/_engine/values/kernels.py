@@ -117,8 +117,24 @@ def _lstm_backward(op: Operator, args: Any, kwargs: Any) -> Any:
     )  # fmt: skip
 
 
+def _batch_norm(op: Operator, args: Any, kwargs: Any) -> Any:
+    native: Any = torch.ops.aten.native_batch_norm.default
+    return native(*args[:8])
+
+
+def _batch_norm_backward(op: Operator, args: Any, kwargs: Any) -> Any:
+    """It is asked for in training only, and for all three gradients."""
+    x, grad, weight, mean, var, saved_mean, saved_inverse, epsilon = args[:8]
+    native: Any = torch.ops.aten.native_batch_norm_backward.default
+    return native(grad, x, weight, mean, var, saved_mean, saved_inverse, True, epsilon, [True, True, True])
+
+
 _KERNELS: dict[str, Callable[[Operator, Any, Any], Any]] = {
     "_grouped_mm": _grouped,
+    "cudnn_batch_norm": _batch_norm,
+    "cudnn_batch_norm_backward": _batch_norm_backward,
+    "miopen_batch_norm": _batch_norm,
+    "miopen_batch_norm_backward": _batch_norm_backward,
     "mkldnn_rnn_layer": _lstm,
     "mkldnn_rnn_layer_backward": _lstm_backward,
 }

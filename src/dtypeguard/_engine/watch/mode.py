@@ -129,9 +129,11 @@ class Watching(Mode):
             _cast_back(recorder, inputs, out, frame)
             return
         site, module = recorder.line(frame), recorder.module()
-        for part in () if not born else (out,) if single else out:
+        parts = () if not born else (out,) if single else out
+        for number, part in enumerate(parts):
             if isinstance(part, Tensor):
-                self._bear(recorder, op, inputs, part, site, module)
+                own = inputs[number :: len(parts)] if op.several else inputs  # of lists, those at its place
+                self._bear(recorder, op, own, part, site, module)
         if not wanted:
             return
         if any(tensor._has_symbolic_sizes_strides for tensor in inputs):  # to look at a size is to fix it
@@ -207,7 +209,8 @@ class Watching(Mode):
             cause = recorder.births[dtype]
         node = Node(op.name, site, dtype, tuple(parents[:2]), module, cause)
         for parent in parents[2:]:
-            node.owes(parent.debts)
+            if parent.debts:
+                node.owes(parent.debts)
         lineage.set(out, node)
 
     def _cast(self, recorder: Recorder, event: Op, frame: Any) -> None:

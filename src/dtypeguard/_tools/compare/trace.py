@@ -284,7 +284,8 @@ class Trace(Mode):
 
     def _run_whole(self, call: Running, result: Any) -> bool:
         """Run a module once more as a whole, since nobody knows what an operation in it does."""
-        module = self._wide(call.name)
+        with private.without_modes():  # to copy a module is no operation of the program
+            module = self._wide(call.name)
         if (module.training and any(map(_drops_out, module.modules()))) or not _repeats((call.args, call.kwargs)):
             return False
         if not all(map(native, tensors_in((call.args, call.kwargs, result)))):

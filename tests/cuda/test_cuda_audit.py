@@ -1,0 +1,127 @@
+"""An audit of what a GPU computes: the same bits, the lines of backward, and kernels that no other device has."""
+
+import copy
+
+import pytest
+import torch
+from support import BF16, F16, F32, same
+from torch import nn
+
+import dtypeguard
+from dtypeguard import audit, compare
+
+VALUES = (None, "range", True)
+
+
+class Net(nn.Module):
+    """Convolutions with batch norms, and an encoder."""
+
+    def __init__(self):
+        super().__init__()
+        self.images = nn.Sequential(
+            nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2), nn.GELU()
+        )
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, dropout=0.0), 2)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, x):
+        return self.head(self.encoder(self.images(x).flatten(2).transpose(1, 2)).mean(1))
+
+
+def images(device):
+    return torch.randn(8, 3, 16, 16, device=device), torch.randint(10, (8,), device=device)
+
+
+def trained(device, dtype, values, steps=3):
+    """The state of a model after some steps in an audit, or without one; and the report."""
+    torch.manual_seed(0)
+    model = Net().to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    scaler = torch.amp.GradScaler(device.type, enabled=dtype is F16)
+    x, labels = images(device)
+
+    def step():
+        with torch.autocast(device.type, dtype, enabled=dtype is not F32):
+            loss = nn.functional.cross_entropy(model(x), labels)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+    if values == "without":
+        for _ in range(steps):
+            step()
+        return copy.deepcopy((model.state_dict(), optimizer.state_dict())), None
+    with audit(model, optimizer, scaler, values=values) as report:
+        for _ in range(steps):
+            step()
+    return copy.deepcopy((model.state_dict(), optimizer.state_dict())), report
+
+
+@pytest.mark.parametrize("values", VALUES)
+@pytest.mark.parametrize("dtype", [F32, BF16, F16])
+def test_a_training_computes_the_same_bits(dtype, values, device, deterministic):
+    expected, _ = trained(device, dtype, "without")
+    state, report = trained(device, dtype, values)
+    assert same(state, expected)
+    assert report.faults == []
+    assert [finding for finding in report.findings if finding.severity != "info"] == []
+    if values is True:
+        assert report.values["not_shadowed"] == {}
+
+
+@pytest.mark.parametrize("values", ["range", True])
+def test_backward_runs_in_a_thread_of_autograd_and_is_seen(values, device):
+    with audit(values=values) as report:
+        weight = torch.zeros(3, device=device, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        length = weight.square().sum().sqrt()  # <--
+        length.backward()
+        optimizer.step()
+    sources = [finding.source for finding in report.findings if finding.rule == "DG901"]
+    assert sources == ["length = weight.square().sum().sqrt()  # <--"]
+
+
+@pytest.mark.parametrize("values", ["range", True])
+def test_what_an_operation_loses_on_the_way_to_the_cpu_is_looked_for_once(values, device):
+    with audit(values=values) as report, torch.inference_mode():
+        (torch.ones(3, device=device) * 1e6).to(F16).reshape(3, 1).tolist()  # <--
+    assert [finding.rule for finding in report.findings] == ["DG901"]
+    assert report.faults == []
+
+
+@pytest.mark.parametrize("values", ["range", True])
+@pytest.mark.parametrize("dtype", [F32, F16])
+def test_what_a_kernel_of_attention_keeps_for_itself_is_nobody_s_value(dtype, values, device):
+    """The sums of a memory-efficient kernel are filled up with infinities to a multiple of 32 rows."""
+    with audit(values=values) as report:
+        query = torch.randn(2, 6, 255, 64, device=device, dtype=dtype, requires_grad=True)
+        nn.functional.scaled_dot_product_attention(query, query, query, is_causal=True).sum().backward()
+        assert bool(query.grad.isfinite().all())
+    assert report.findings == []
+
+
+def test_a_step_in_an_audit_waits_for_nothing(device, gpu, unsynchronised):
+    model = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 4)).to(gpu)
+    optimizer, x = torch.optim.AdamW(model.parameters(), fused=True), torch.randn(8, 16, device=gpu)
+    with audit(model, optimizer):
+        for n in range(4):
+            with unsynchronised() if n > 1 else torch.enable_grad(), torch.autocast("cuda", BF16):
+                model(x).float().square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("how", [{"dtype": BF16}, {"dtype": F16}, {"region": F16}, {"region": BF16}])
+def test_each_layer_has_its_share_of_an_error(how, device):
+    if device.type == "cpu" and "region" in how:
+        pytest.skip("the fast path of an encoder refuses CPU autocast")
+    torch.manual_seed(0)
+    model = Net().to(device).eval()
+    result = compare(model, images(device)[0], **how)
+    assert result.notes == []
+    assert result.explained == pytest.approx(1, abs=0.05)
+    assert {layer.name for layer in result.layers if layer.weights} >= {"images.3", "head"}
+    assert dtypeguard.casts() == []
