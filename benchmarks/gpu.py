@@ -1,11 +1,13 @@
-"""What a guard costs on a GPU: a deep transformer at batch 1, where the time goes into launching kernels.
+"""What a guard and an audit cost on a GPU: deep transformers, some at batch 1, where a step only launches kernels.
 
 Usage: python benchmarks/gpu.py
 
 Not called `cuda`: torch itself imports a package of that name, and would find this file.
 """
 
+import contextlib
 import copy
+import functools
 import logging
 import sys
 import time
@@ -18,11 +20,12 @@ import torch._dynamo
 from report import Row, Table, at_most, duration, machine, times
 from timing import interleave
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import dtypeguard
 
 LAYERS, COMPILED_LAYERS = 24, 6
-WIDTH, HEADS, LENGTH = 1024, 16, 128
+WIDTH, HEAD, LENGTH = 1024, 64, 128
 PASSES = 4  # before the GPU is waited for
 BARE, COLUMNS = "unguarded", ("candidate", "a pass", "÷ unguarded")
 
@@ -30,17 +33,17 @@ BARE, COLUMNS = "unguarded", ("candidate", "a pass", "÷ unguarded")
 class Block(nn.Module):
     """A transformer's layer of six modules with parameters; `nn.TransformerEncoderLayer` would be one fused call."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = WIDTH) -> None:
         super().__init__()
-        self.before, self.between = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        batch, length, _ = x.shape
-        q, k, v = self.qkv(self.before(x)).view(batch, length, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+        batch, length, width = x.shape
+        q, k, v = self.qkv(self.before(x)).view(batch, length, 3, -1, HEAD).permute(2, 0, 3, 1, 4)
         seen = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(seen.transpose(1, 2).reshape(batch, length, WIDTH))
+        x = x + self.out(seen.transpose(1, 2).reshape(batch, length, width))
         out: Tensor = x + self.down(nn.functional.gelu(self.up(self.between(x))))
         return out
 
@@ -98,7 +101,7 @@ def eager() -> Table:
     """Kernel after kernel, in float32 and under autocast."""
     table = Table(
         f"{LAYERS} layers, eager",
-        f"Width {WIDTH}, {HEADS} heads, batch 1, {LENGTH} tokens, no gradients; {PASSES} passes, then a wait for the "
+        f"Width {WIDTH}, heads of {HEAD}, batch 1, {LENGTH} tokens, no gradients; {PASSES} passes, then a wait for the "
         f'GPU. `depth="all"` checks {6 * LAYERS + 1} calls a pass.',
         COLUMNS,
     )
@@ -123,6 +126,78 @@ def compiled() -> Table:
     return table
 
 
+def training(
+    half: torch.dtype | None, width: int, layers: int, tokens: int, words: int
+) -> tuple[nn.Module, torch.optim.Optimizer, Callable[[], None]]:
+    """A model that predicts the next word, and its training step, under autocast where a dtype is named."""
+    blocks = [Block(width) for _ in range(layers)]
+    model = nn.Sequential(nn.Embedding(words, width), *blocks, nn.LayerNorm(width), nn.Linear(width, words)).cuda()
+    optimizer, ids = torch.optim.AdamW(model.parameters(), 3e-4), torch.randint(words, (8, tokens), device="cuda")
+
+    def step() -> None:
+        with torch.autocast("cuda", dtype=half, enabled=half is not None):
+            loss = nn.functional.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for _ in range(5):
+        step()
+    return model, optimizer, step
+
+
+class Nothing(TorchDispatchMode):
+    """What seeing each operation costs, without looking at it."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def auditing() -> Table:
+    """Training steps in an audit: the first ones, in which every line is new, and later ones."""
+    table = Table(
+        "A training step in an audit",
+        "GPTs with AdamW and clipping, 8 sequences: the mean of steps 1 to 8, of steps 21 to 30, and peak memory.",
+        ("what", "a step", "÷ bare"),
+    )
+    sizes = {
+        "6 layers of width 384, 256 tokens": (384, 6, 256, 4096),
+        "12 of 768, 1,024 tokens": (768, 12, 1024, 50304),
+    }
+    for size, numbers in sizes.items():
+        for half in (None, torch.bfloat16):
+            model, optimizer, step = training(half, *numbers)
+            ways: dict[str, Any] = {"bare": contextlib.nullcontext, "a mode that does nothing": Nothing}
+            for name, values in {"audit": None, '`values="range"`': "range", "`values=True`": True}.items():
+                ways[name] = functools.partial(dtypeguard.audit, model, optimizer, values=values)
+            first: list[float] = []
+            for name, way in ways.items():
+                torch.cuda.reset_peak_memory_stats()
+                with way():
+                    early, _, late = (wait_for(step, count) for count in (8, 12, 10))
+                here = [early, late, torch.cuda.max_memory_allocated()]
+                first = first or here
+                ratios = [times(one / other) for one, other in zip(here, first, strict=True)]
+                what = f"{size}, {'float32' if half is None else 'bf16 autocast'}, {name}"
+                table.rows += [
+                    Row(f"{what}, first steps", duration(early), ratios[0]),
+                    Row(f"{what}, later steps", duration(late), ratios[1]),
+                ]
+            table.rows.append(Row(f"{what}, memory", f"{here[2] / 2**20:.0f} MiB", ratios[2]))
+    return table
+
+
+def wait_for(step: Callable[[], None], count: int) -> float:
+    """ns of a step, with all that it launched."""
+    torch.cuda.synchronize()
+    start = time.perf_counter_ns()
+    for _ in range(count):
+        step()
+    torch.cuda.synchronize()
+    return (time.perf_counter_ns() - start) / count
+
+
 def main() -> int:
     """Print the tables and the name of the GPU."""
     if not torch.cuda.is_available():
@@ -134,9 +209,9 @@ def main() -> int:
     dtypeguard.set_mode("lenient")
     print(machine(["torch", "triton", "dtypeguard"]))
     print(f"| GPU | {torch.cuda.get_device_name()}, CUDA {torch.version.cuda} |", flush=True)
-    for topic in (eager, compiled):
+    for topic in (eager, compiled, auditing):
         start = time.perf_counter()
-        with torch.no_grad():
+        with torch.set_grad_enabled(topic is auditing):
             print(f"\n{topic().markdown()}", flush=True)
         print(f"{topic.__name__}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
     return 0
