@@ -21,8 +21,10 @@ from typing import ClassVar
 import pytest
 import torch
 from jaxtyping import AbstractDtype, BFloat16, Complex64, Float16, Float32, Float64, Int8, Int32, Int64
+from support import in_backward
 from torch import Tensor, nn
 from torch._dynamo.exc import Unsupported
+from torch.utils.checkpoint import checkpoint
 
 import dtypeguard
 from dtypeguard import (
@@ -429,6 +431,24 @@ def test_a_block_does_not_reach_other_threads_but_set_mode_does():
         set_mode("warn")
         assert in_thread(get_mode) == "warn"
         assert get_mode() == "strict"
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+@pytest.mark.parametrize("depth", [0, 59, 60, 61])
+def test_what_a_checkpoint_runs_again_in_a_thread_of_autograd_has_the_block_around_backward(depth):
+    @enforce
+    def squared(x: Float32[Tensor, "n"]):
+        return x.square()
+
+    def program():
+        x = torch.ones(3, dtype=torch.float64, requires_grad=True)
+        with dtypeguard.mode("lenient"):
+            checkpoint(squared, x, use_reentrant=False).sum().backward()
+        with pytest.raises(DtypeError):
+            squared(x)
+
+    dtypeguard.set_mode("strict")
+    in_backward(depth, program)
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["own objects", "one shared object"])

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 
-from . import pyproject
+from . import private, pyproject
 from .dtypes import Casting
 from .errors import DtypeGuardWarning
 from .frames import caller, installed, warn_at
@@ -146,9 +146,11 @@ class _Mirror(threading.local):
     def __init__(self) -> None:  # in each thread; an attribute that appears later would not be guarded on
         self.modes: _Modes = _NO_MODE
         self.base: Base | None = None
+        self.foreign: bool = isinstance(threading.current_thread(), threading._DummyThread)
 
 
 _mirror = _Mirror()
+_KEY = "dtypeguard.mode"
 
 
 @explained
@@ -279,7 +281,16 @@ def _owns(directory: str, file: str) -> bool:
 
 
 def _modes() -> _Modes:
-    return _mirror.modes if torch.compiler.is_compiling() else _context.get()
+    if torch.compiler.is_compiling():
+        return _mirror.modes
+    if _mirror.foreign:  # backward on a GPU: what a checkpoint runs again has the modes of the thread that waits
+        _context.set(private.stashed(_KEY) if private.is_stashed(_KEY) else _NO_MODE)
+    return _context.get()
+
+
+def _put_in_force(modes: _Modes) -> None:
+    _context.set(modes)
+    private.stash(_KEY, modes)
 
 
 def current_mode(explicit: Mode | None = None, file: str | None = None) -> Mode:
@@ -370,7 +381,7 @@ class mode:  # noqa: N801  (a context manager, named like a function)
 
     def __enter__(self) -> "mode":
         if not torch.compiler.is_compiling():
-            _context.set(self._nested_in(_context.get()))
+            _put_in_force(self._nested_in(_context.get()))
         _mirror.modes = self._nested_in(_mirror.modes)
         return self
 
@@ -379,7 +390,7 @@ class mode:  # noqa: N801  (a context manager, named like a function)
 
     def __exit__(self, *error: object) -> None:
         if not torch.compiler.is_compiling():
-            _context.set(_context.get()[2] or _NO_MODE)
+            _put_in_force(_context.get()[2] or _NO_MODE)
         _mirror.modes = _mirror.modes[2] or _NO_MODE
 
     def __repr__(self) -> str:

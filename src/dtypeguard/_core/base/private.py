@@ -90,6 +90,11 @@ next_sequence: Callable[[], int] = _find("torch._C._autograd._get_sequence_nr", 
 # The backward that runs, -1 for none; without: a checkpointed module is checked as the model's own call was.
 graph_task: Callable[[], int] = _find("torch._C._current_graph_task_id", lambda: -1)
 
+# What a thread of autograd has of the one that waits; without: a block of `mode` ends where backward on a GPU begins.
+stash: Callable[[str, Any], None] = _find("torch._C._stash_obj_in_tls", _nothing)
+is_stashed: Callable[[str], bool] = _find("torch._C._is_key_in_tls", _never)
+stashed: Callable[[str], Any] = _find("torch._C._get_obj_in_tls", _nothing)
+
 # Below a dispatch mode: dispatch as it is above it, without some keys; without: no operation records a graph there.
 above_modes: Any = _find("torch._C._RestorePythonTLSSnapshot", contextlib.nullcontext)
 without_keys: Any = _find("torch._C._ExcludeDispatchKeyGuard", contextlib.nullcontext)
