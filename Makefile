@@ -22,10 +22,13 @@ unexport PYTHONDONTWRITEBYTECODE
 SUITE := -m pytest -n 2 --dist loadfile
 QUICK := $(SUITE) -m "not slow and not docs"
 
+THREADED := $(wildcard tests/test_audit_[b-gm-z]*.py tests/test_amp_*.py tests/test_values*.py) tests/test_rule_programs.py \
+	tests/test_modes.py tests/test_guard.py tests/test_autocast.py tests/test_healthy.py tests/test_compare.py
+
 BROWSER := $(shell command -v chromium && command -v chromedriver)
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
 
-.PHONY: help .venv browser demo test test-all test-oldest test-newest fuzz conformance mutants bench lint types docs examples dist clean
+.PHONY: help .venv browser demo test test-all test-oldest test-newest test-threads fuzz conformance mutants bench lint types docs examples dist clean
 .DEFAULT_GOAL := help
 
 help:
@@ -35,6 +38,7 @@ help:
 	@echo "test-all  everything, before a release: all tests with all examples, mutants, oldest and newest versions"
 	@echo "test-oldest  the same as test, with the oldest versions that pyproject.toml allows, in .venv-oldest"
 	@echo "test-newest  the same, with the newest versions of everything, in .venv-newest"
+	@echo "test-threads  audits, watches and contracts with backward in a thread of its own, as on a GPU; needs g++ and ninja"
 	@echo "fuzz      FUZZ_CASES=$(FUZZ_CASES) random cases from FUZZ_SEED=$(FUZZ_SEED)"
 	@echo "conformance  ten thousand drawn values for each annotation of a table, against jaxtyping"
 	@echo "mutants   MUTANTS=$(MUTANTS) small faults in PARTS=$(PARTS) of tests/mutate.py, and which of them the suite sees"
@@ -92,7 +96,7 @@ test: .venv browser
 
 test-all: .venv browser
 	$(PYTHON) $(SUITE) --hypothesis-profile=all
-	$(MAKE) --no-print-directory mutants test-oldest test-newest
+	$(MAKE) --no-print-directory mutants test-oldest test-newest test-threads
 
 test-oldest: .venv-oldest/.installed
 	.venv-oldest/bin/python $(QUICK)
@@ -101,6 +105,10 @@ test-newest: .venv-newest/bin/python
 	$< -m pip install --quiet --upgrade "pip>=25.1"
 	$< -m pip install --quiet --upgrade --upgrade-strategy eager -e ".[all]" $(SUITE_GROUPS)
 	$< $(QUICK)
+
+# Of what is left out, one makes such threads itself, and one counts what warnings leave behind.
+test-threads: .venv
+	PYTHONPATH=tests $(PYTHON) $(QUICK) -p foreign_backward -k "not thread_of_autograd and not transforms_forward_and_backward" $(THREADED)
 
 fuzz: .venv
 	$(PYTHON) tests/fuzz.py $(FUZZ_CASES) $(FUZZ_SEED)

@@ -446,6 +446,7 @@ def test_what_a_checkpoint_runs_again_in_a_thread_of_autograd_has_the_block_arou
             checkpoint(squared, x, use_reentrant=False).sum().backward()
         with pytest.raises(DtypeError):
             squared(x)
+        assert {record.site.rpartition(", ")[2] for record in dtypeguard.casts()} == {"in program"}
 
     dtypeguard.set_mode("strict")
     in_backward(depth, program)

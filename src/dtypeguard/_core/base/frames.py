@@ -5,6 +5,7 @@ import linecache
 import os
 import re
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from itertools import islice
@@ -15,6 +16,7 @@ from typing import Any
 import jaxtyping
 import torch
 
+from . import private
 from .errors import DtypeGuardError, DtypeGuardWarning
 from .log import log_too
 from .quiet import hears
@@ -42,7 +44,12 @@ _IPYTHON = re.compile(r"^<ipython-input-\d+-")  # a terminal's cells are numbere
 
 def caller(frame: FrameType | None = None) -> FrameType | None:
     """The innermost frame that is neither dtypeguard's nor torch's nor jaxtyping's."""
-    frame, text = frame or sys._getframe(1), None
+    found = _program(frame or sys._getframe(1))
+    return _program(_awaiting()) if found is None else found
+
+
+def _program(frame: FrameType | None) -> FrameType | None:
+    text = None
     while frame is not None:
         file = frame.f_code.co_filename
         known = known_files.get(file)
@@ -51,6 +58,24 @@ def caller(frame: FrameType | None = None) -> FrameType | None:
         text = text or (frame if file == _TEXT else None)
         frame = frame.f_back
     return text  # the program is `python -c`
+
+
+def below(depth: int) -> FrameType | None:
+    """The frame so many below its caller's; in a thread of autograd without any, that of the program, which waits."""
+    try:
+        return sys._getframe(depth + 1)
+    except ValueError:
+        return _awaiting()
+
+
+def _awaiting() -> FrameType | None:
+    """In a thread of autograd, as backward on a GPU has: the frame of the one thread that waits for its backward."""
+    if private.graph_task() == -1:
+        return None
+    frames = sys._current_frames()
+    del frames[threading.get_ident()]
+    waiting = [frame for frame in frames.values() if frame.f_code.co_name == "_engine_run_backward"]
+    return waiting[0] if len(waiting) == 1 else None
 
 
 def internal(file: str) -> bool:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._core.base import private
+from ..._core.base.frames import below
 from ..._core.base.modes import Mode
 from ..._core.base.progress import tell
 from ..._core.contract.containers import children, tensors_in
@@ -117,7 +118,7 @@ class Trace(Mode):
         kwargs = kwargs or {}
         if self._paused:
             return func(*args, **kwargs)
-        frame, op = sys._getframe(1), operator_of(func)
+        frame, op = below(1), operator_of(func)
         given = operands(args, kwargs)
         if not all(map(native, given)):
             return self._unknown(op, func(*args, **kwargs))
