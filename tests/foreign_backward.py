@@ -1,7 +1,7 @@
 """A plugin of pytest: backward runs in a thread that Python did not start, while the program waits, as on a GPU.
 
-Such a thread has torch's state of the one that waits (modes, autocast, what is stashed), no line of Python below it, and
-neither its `threading.local` nor its `contextvars`. `make test-threads` runs with it what an audit, a watch and a
+Such a thread has torch's state of the one that waits (modes, autocast, what is stashed), no line of Python below it,
+and neither its `threading.local` nor its `contextvars`. `make test-threads` runs with it what an audit, a watch and a
 contract do in backward. It needs a compiler.
 """
 

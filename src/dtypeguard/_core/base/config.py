@@ -146,7 +146,7 @@ class _Mirror(threading.local):
     def __init__(self) -> None:  # in each thread; an attribute that appears later would not be guarded on
         self.modes: _Modes = _NO_MODE
         self.base: Base | None = None
-        self.foreign: bool = isinstance(threading.current_thread(), threading._DummyThread)
+        self.foreign: bool = private.is_foreign_thread()
 
 
 _mirror = _Mirror()

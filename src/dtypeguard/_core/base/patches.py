@@ -30,7 +30,7 @@ class Here(threading.local):
     """Who listens in this thread."""
 
     def __init__(self) -> None:
-        self.foreign = isinstance(threading.current_thread(), threading._DummyThread)
+        self.foreign = private.is_foreign_thread()
         self.listeners: list[Patches | None] = _FOREIGN if self.foreign else []
 
 

@@ -7,7 +7,9 @@ import contextlib
 import functools
 import importlib
 import operator
+import threading
 from collections.abc import Callable
+from types import NoneType
 from typing import Any
 
 import jaxtyping
@@ -89,6 +91,16 @@ current_node: Callable[[], Any] = _find("torch._C._current_autograd_node", _noth
 next_sequence: Callable[[], int] = _find("torch._C._autograd._get_sequence_nr", _zero)
 # The backward that runs, -1 for none; without: a checkpointed module is checked as the model's own call was.
 graph_task: Callable[[], int] = _find("torch._C._current_graph_task_id", lambda: -1)
+
+
+def is_foreign_thread() -> bool:
+    """Whether Python did not start this thread, as those of autograd and of process groups.
+
+    Asked for the current one, `threading` would list such a thread from then on.
+    """
+    known: dict[int, Any] = threading._active  # type: ignore[attr-defined]  # by their numbers
+    return isinstance(known.get(threading.get_ident()), NoneType | threading._DummyThread)
+
 
 # What a thread of autograd has of the one that waits; without: a block of `mode` ends where backward on a GPU begins.
 stash: Callable[[str, Any], None] = _find("torch._C._stash_obj_in_tls", _nothing)

@@ -203,7 +203,7 @@ class Trace(Mode):
 
         held.buffer.register_hook(hook)  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
-    def _meet(self, tensor: Tensor, frame: FrameType) -> None:
+    def _meet(self, tensor: Tensor, frame: FrameType | None) -> None:
         """A tensor goes into an operation."""
         if (which := self.inputs.get(id(tensor))) is not None:
             self.taken[which] &= self.modules.inside
