@@ -206,7 +206,8 @@ def _fetch(flags: list[Flag]) -> set[Flag]:
     for flag in flags:
         devices.setdefault(flag.bad.device, []).append(flag)
     for there in devices.values():
-        for flag, largest in zip(there, torch.stack([flag.bad for flag in there]).tolist(), strict=True):
+        for flag, number in zip(there, torch.stack([flag.bad for flag in there]).cpu(), strict=True):
+            largest = float(number)
             flag.bad, flag.nan = int(not math.isfinite(largest)), int(largest != largest)
     return set(flags)
 

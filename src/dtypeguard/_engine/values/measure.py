@@ -42,16 +42,17 @@ class Error:
 def error_of(values: Tensor, shadow: Tensor) -> Error:
     wide = values.to(shadow.dtype)
     difference = wide - shadow
-    size, row = norm(shadow), 0.0
+    row = 0.0
     if difference.ndim and difference.numel():
         rows = (
             difference.abs().double()
             if difference.ndim == 1
             else torch.linalg.vector_norm(difference, dim=-1, dtype=_widest(difference)).real
         )
-        distance, row = norm(rows), float(rows.max()) * math.sqrt(rows.numel())
+        size, distance, largest = _read(_norm(shadow), _norm(rows), rows.max())
+        row = largest * math.sqrt(rows.numel())
     else:
-        distance = norm(difference)
+        size, distance = _read(_norm(shadow), _norm(difference))
     if math.isfinite(size) and math.isfinite(distance):
         return Error(distance, size, count=values.numel(), in_a_row=row)
     here, there = wide.isfinite(), shadow.isfinite()
@@ -66,7 +67,17 @@ def flushed(values: Tensor, shadow: Tensor) -> int:
 
 
 def norm(tensor: Tensor) -> float:
-    return float(torch.linalg.vector_norm(tensor, dtype=_widest(tensor)).real)
+    return float(_norm(tensor))
+
+
+def _norm(tensor: Tensor) -> Tensor:
+    size: Tensor = torch.linalg.vector_norm(tensor, dtype=_widest(tensor))
+    return size.real
+
+
+def _read(*numbers: Tensor) -> list[float]:
+    """Numbers of one dtype, for which a device is waited for once."""
+    return [float(one) for one in (numbers if numbers[0].is_cpu else torch.stack(numbers).cpu())]
 
 
 def _widest(tensor: Tensor) -> torch.dtype:
@@ -79,8 +90,9 @@ def worst(values: Tensor, shadow: Tensor) -> tuple[float, float]:
     shadow = shadow.detach().reshape(-1)
     distance = (wide - shadow).abs().nan_to_num(nan=math.inf)
     distance = distance.masked_fill(~shadow.isfinite(), -1)
-    place = int(distance.argmax())
-    return _number(wide[place]), _number(shadow[place])
+    place = distance.argmax().reshape(1)
+    value, other = torch.cat([wide.index_select(0, place), shadow.index_select(0, place)]).cpu()
+    return _number(value), _number(other)
 
 
 def _number(element: Tensor) -> float:
