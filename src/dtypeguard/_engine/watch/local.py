@@ -41,16 +41,19 @@ class Local(threading.local):
     """
 
     def __init__(self, entered: Place) -> None:
-        self._entered = entered
-        self.on = False  # threads that the program had before go on by themselves
-        self.paused = 0
-        self.converting = False  # in `Module.to` and the like
-        self.loading = 0  # in load_state_dict
+        self._entered: Place = entered
+        self.on: bool = False  # threads that the program had before go on by themselves
+        self.paused: int = 0
+        self.converting: bool = False  # in `Module.to` and the like
+        self.loading: int = 0  # in load_state_dict
         self._at(entered if threads.foreign and private.graph_task() != -1 else Place(threading.get_ident()))
 
     def _at(self, place: Place) -> None:
-        self.place, self.modules, self.doors = place, place.modules, place.doors
-        self.regions, self.caught = place.regions, place.caught
+        self.place: Place = place
+        self.modules: list[str] = place.modules
+        self.doors: list[Door] = place.doors
+        self.regions: dict[str, bool] = place.regions
+        self.caught: deque[Caught] = place.caught
 
     def enter(self) -> None:
         """The audit is entered in this thread."""
