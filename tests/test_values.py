@@ -357,6 +357,35 @@ def test_the_shadow_of_a_batch_norm_on_a_gpu_is_computed_by_the_kernel_for_every
     assert same(list(gradients), [given.grad, norm.weight.grad, norm.bias.grad])
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"is_causal": True}, {"attn_mask": True}, {"scale": 0.3}, {"enable_gqa": True}]
+)
+@pytest.mark.parametrize("kernel", ["efficient", "flash", "cudnn"])
+def test_the_shadow_of_the_backward_of_attention_on_a_gpu_is_that_of_the_formula(kernel, options):
+    func = getattr(torch.ops.aten, f"_scaled_dot_product_{kernel}_attention_backward").default
+    names = {argument.name for argument in func._schema.arguments}
+    if "attn_mask" in options and "attn_bias" not in names:
+        return
+    torch.manual_seed(0)
+    heads = 2 if options.get("enable_gqa") else 6
+    shapes = (3, 6, 5, 8), (3, heads, 7, 8), (3, heads, 7, 8)
+    query, key, value = (torch.randn(shape, dtype=F64, requires_grad=True) for shape in shapes)
+    mask = torch.randn(5, 7, dtype=F64, requires_grad=True) if options.get("attn_mask") else None
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        out = F.scaled_dot_product_attention(query, key, value, **{**options, "attn_mask": mask})
+    out.backward(grad := torch.randn_like(out))
+    told = {
+        "attn_bias": mask,
+        "dropout_p": 0.0,
+        "is_causal": options.get("is_causal", False),
+        "scale": options.get("scale"),
+    }
+    tensors = [one.detach() for one in (grad, query, key, value)]
+    found = composite(operator_of(func), tensors, {name: told[name] for name in told.keys() & names})
+    for one, leaf in zip(found, (query, key, value, mask), strict=True):
+        assert (one is None and leaf is None) or torch.allclose(one, leaf.grad, rtol=1e-12)
+
+
 @pytest.mark.parametrize("depth", [0, *range(57, 63)])
 @pytest.mark.parametrize("values", [True, "range"])
 def test_backward_is_seen_in_a_thread_of_autograd_too(depth, values):

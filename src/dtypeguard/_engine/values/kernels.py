@@ -35,6 +35,29 @@ def _attention(op: Operator, args: Any, kwargs: Any) -> Any:
     return fused(query, key, value, mask, 0.0, causal, scale=scale, enable_gqa=query.shape[-3] != key.shape[-3])[:1]
 
 
+def _attention_backward(op: Operator, args: Any, kwargs: Any) -> Any:
+    """The kernels for GPUs take no wider dtype here either; what they drop out nobody sees."""
+    if op.argument(args, kwargs, "dropout_p"):
+        raise NotImplementedError(op.name)
+    grad, query, key, value = args[:4]
+    bias, scale = op.argument(args, kwargs, "attn_bias"), op.argument(args, kwargs, "scale")
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    shared, groups = (
+        key.shape[-3],
+        query.shape[-3] // key.shape[-3],
+    )  # heads of keys, and how many of queries each has
+    keys, values = (one.repeat_interleave(groups, -3) for one in (key, value))
+    scores = query @ keys.mT * scale
+    if op.argument(args, kwargs, "is_causal", False):
+        scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -math.inf)
+    weights = torch._safe_softmax(scores if bias is None else scores + bias, -1)
+    of_weights = grad @ values.mT
+    of_scores = weights * (of_weights - (weights * of_weights).sum(-1, keepdim=True))
+    of_heads = of_scores.mT @ query * scale, weights.mT @ grad
+    of_keys, of_values = (one.unflatten(-3, (shared, groups)).sum(-3) for one in of_heads)
+    return of_scores @ keys * scale, of_keys, of_values, None if bias is None else of_scores.sum_to_size(bias.shape)
+
+
 def _grouped(op: Operator, args: Any, kwargs: Any) -> Any:
     """One product for each group of experts; rows behind the last group are nobody's."""
     one, other = args[:2]
@@ -130,6 +153,9 @@ def _batch_norm_backward(op: Operator, args: Any, kwargs: Any) -> Any:
 
 
 _KERNELS: dict[str, Callable[[Operator, Any, Any], Any]] = {
+    "_scaled_dot_product_efficient_attention_backward": _attention_backward,
+    "_scaled_dot_product_flash_attention_backward": _attention_backward,
+    "_scaled_dot_product_cudnn_attention_backward": _attention_backward,
     "_grouped_mm": _grouped,
     "cudnn_batch_norm": _batch_norm,
     "cudnn_batch_norm_backward": _batch_norm_backward,

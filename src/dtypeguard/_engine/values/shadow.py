@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..._core.base.dtypes import HALF, WIDER
 from ..operands import operands, shadowed
-from ..ops import ACCUMULATES, BESIDES, FUSED, NORMS, Cancels, Operator, Way
+from ..ops import ACCUMULATES, BESIDES, Cancels, Operator, Way
 from ..watch.text import LARGEST
 from . import moves
 from .cancellation import are_squares, cancellation_of, gradient_of_softmax, prepares
@@ -242,7 +242,7 @@ class Shadow:
 
     def _call(self, op: Operator, args: Any, kwargs: Any) -> Any:
         """The operation with arguments in the wider dtype."""
-        results = composite(op, args, kwargs) if op.attends or op.name in FUSED or op.name in NORMS else None
+        results = composite(op, args, kwargs)
         return op.func(*args, **kwargs) if results is None else results
 
     def _value(self, tensor: Tensor, given: Given) -> Tensor:
