@@ -106,9 +106,10 @@ test-newest: .venv-newest/bin/python
 	$< -m pip install --quiet --upgrade --upgrade-strategy eager -e ".[all]" $(SUITE_GROUPS)
 	$< $(QUICK)
 
+# One thread of OpenMP: in a new thread torch sets their number only at the first loop that it divides.
 # Of what is left out, one makes such threads itself, and one counts what warnings leave behind.
 test-threads: .venv
-	PYTHONPATH=tests $(PYTHON) $(QUICK) -p foreign_backward -k "not thread_of_autograd and not transforms_forward_and_backward" $(THREADED)
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(PYTHON) $(QUICK) -p foreign_backward -k "not thread_of_autograd and not transforms_forward_and_backward" $(THREADED)
 
 fuzz: .venv
 	$(PYTHON) tests/fuzz.py $(FUZZ_CASES) $(FUZZ_SEED)
