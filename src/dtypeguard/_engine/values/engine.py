@@ -303,10 +303,11 @@ class Values:
         last: Row,
         error: float,
         causes: frozenset[Cause] = frozenset(Cause),
-    ) -> None:  # fmt: skip
+    ) -> Cause | None:  # fmt: skip
+        """Find the line that is to blame for an error, if it is one of these causes; returns the cause."""
         shadow = self._shadow
         if shadow is None or not shadow.spoil or shadow.spoil.isdisjoint(last.chain()):
-            return
+            return None
         for row in last.culprits():
             cause, enough = row.cause, _ULPS * row.half_ulp
             if cause is Cause.COLLIDED:
@@ -317,9 +318,13 @@ class Values:
                 enough = _DIFFUSE if row.whole < LOST else min(_DIFFUSE, _ULPS * last.half_ulp)
             if cause is not None and cause in causes and error > enough:
                 self._harm(row, cause, what, site, error)
-                return
+                if cause is Cause.BORN:
+                    for other in last.born_beside():
+                        self._harm(other, cause, what, site, error)
+                return cause
             if cause is not None and error > _DOUBT:
                 self._doubted.add(row)
+        return None
 
     def _told(self, row: Row) -> bool:
         """Whether a line is named for the same values: the sum of an average, whose factor is a part of it."""
@@ -391,7 +396,8 @@ class Values:
                 self.harms.setdefault(row, Harm(row, Cause.FLUSHED))
         for row in self.rows:
             if row.compared and row.parent is not None and any(step.dtype in HALF for step in row.chain()):
-                self._blame("a comparison", row.site, row.parent, row.compared)
+                if self._blame("a comparison", row.site, row.parent, row.compared) is Cause.BORN:
+                    row.flipped = 0  # what was compared is gone: the comparison is as it should be
         for harm in sorted(self.harms.values(), key=lambda harm: -harm.error):
             self._audit.emit("harmed", harm)
         for row in self.rows:

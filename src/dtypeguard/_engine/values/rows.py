@@ -46,6 +46,7 @@ class Row:
     __slots__ = (
         "absorbed",
         "backward",
+        "beside",
         "born",
         "builds_up",
         "changed",
@@ -97,6 +98,7 @@ class Row:
         self.whole = 0.0  # that of all its values
         self.incoming = 0.0  # the error of its inputs at that measurement
         self.parent: Row | None = None
+        self.beside: tuple[Row, ...] = ()  # of its other inputs, those that had lost finite values too
         self.previous: Row | None = (
             None  # the row that computed an input of this shape: the last round of a running total
         )
@@ -173,6 +175,14 @@ class Row:
             seen.add(id(row))
             yield row
             row = row.parent
+
+    def born_beside(self) -> Iterator["Row"]:
+        """The rows that lost finite values which came together with those of this chain: each of them is to change."""
+        for step in self.chain():
+            for other in step.beside:
+                birth = next((row for row in other.culprits() if row.cause is Cause.BORN), None)
+                if birth is not None:
+                    yield birth
 
     def culprits(self) -> Iterator["Row"]:
         """The rows behind this one that spoil values, the nearest first.

@@ -302,6 +302,9 @@ class Shadow:
             source = max(incoming, key=likely)
         if row.measured(error, effective, carried, None if source is None else source.row) and tensor.numel():
             row.example, row.whole, row.builds_up = worst(tensor, shadow), whole, grown
+            if math.isinf(carried):
+                others = [one.row for one in incoming if one is not source and math.isinf(one.error)]
+                row.beside = tuple(other for other in others if other is not None)
         if (tensor.dtype is torch.float16 and not op.exact) or op.name == "_to_copy":
             row.flushed += flushed(tensor, shadow) if carried < 0.5 < error.relative() else 0
         if error.distance:
