@@ -395,9 +395,10 @@ class Values:
             elif self._shadow is None and row.flushed > row.count / 2:
                 self.harms.setdefault(row, Harm(row, Cause.FLUSHED))
         for row in self.rows:
-            if row.compared and row.parent is not None and any(step.dtype in HALF for step in row.chain()):
-                if self._blame("a comparison", row.site, row.parent, row.compared) is Cause.BORN:
-                    row.flipped = 0  # what was compared is gone: the comparison is as it should be
+            if not row.compared or row.parent is None or not any(step.dtype in HALF for step in row.chain()):
+                continue
+            if self._blame("a comparison", row.site, row.parent, row.compared) is Cause.BORN:
+                row.flipped = 0  # what was compared is gone: the comparison is as it should be
         for harm in sorted(self.harms.values(), key=lambda harm: -harm.error):
             self._audit.emit("harmed", harm)
         for row in self.rows:
