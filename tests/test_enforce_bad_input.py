@@ -41,6 +41,7 @@ BAD_OPTIONS = [  # beside those of tests/golden/errors.txt
     ({"mutates": ("x", "z")}, ValueError, ["'z'", "x, y"]),
     ({"mutates": (3,)}, (TypeError, ValueError), ["3"]),
     ({"strict": True}, TypeError, ["strict"]),
+    ({"returns": "no"}, TypeError, ["returns='no'", "True", "False"]),
 ]
 
 

@@ -24,6 +24,7 @@ def explained(function: F, name: str = "") -> F:
         TypeError: as Python does.
     """
     signature, name = inspect.signature(function), name or function.__name__
+    switches = [p.name for p in signature.parameters.values() if p.annotation is bool]
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -33,6 +34,8 @@ def explained(function: F, name: str = "") -> F:
         except TypeError as error:
             raise TypeError(f"{name}: {_wrong(signature, args, kwargs) or error}") from None
         try:
+            for option in switches:
+                switch(option, kwargs.get(option, False))
             return function(*args, **kwargs)
         except BaseException:
             hide_frames()
@@ -141,6 +144,17 @@ def one_of(option: str, value: Any, legal: Iterable[str]) -> str:
     if not isinstance(value, str) or value.lower() not in legal:
         raise ValueError(f"{option}={value!r} is none of {', '.join(map(repr, legal))}{near(value, legal)}")
     return value.lower()
+
+
+def switch(option: str, value: Any) -> bool:
+    """An option that is on or off; 0, 1 and NumPy's booleans are too.
+
+    Raises:
+        TypeError: for another value, as "no", which Python would take for True.
+    """
+    if type(value).__name__ in ("bool", "bool_") or (isinstance(value, int) and value in (0, 1)):
+        return bool(value)
+    raise TypeError(f"{option}={value!r} is neither True nor False")
 
 
 def argument_names(option: str, value: Any) -> frozenset[str]:

@@ -8,7 +8,7 @@ from torch import nn
 
 from ..base.config import AutocastName, CastingName, ModeName, VerifyName, read
 from ..base.dtypes import FLOATING, FloatName, dtype_of
-from ..base.options import argument_names, device_of, one_of, several
+from ..base.options import argument_names, device_of, one_of, several, switch
 from .forward import Options
 from .state import State
 
@@ -68,7 +68,7 @@ def read_options(
         output_dtype=asked["output_dtype"],
         skip_args=argument_names("skip_args", skip_args),
         move_args=argument_names("move_args", move_args),
-        non_blocking=bool(non_blocking),
+        non_blocking=switch("non_blocking", non_blocking),
     )
     skipped = several("skip_modules", skip_modules, str | type, "names, patterns of names, and classes of submodules")
     return options, skipped
