@@ -50,6 +50,15 @@ class Packed(nn.Module):
         return self.rnn(rows)[1]
 
 
+class Labelled(torch.Tensor):
+    """A subclass as PyTorch's notes have it, which torch refuses to call where a dispatch mode is on."""
+
+
+class Labels(Net):
+    def forward(self, x):
+        return (Labelled([2.0, 3.0]) * Labelled(self.layer(x))).as_subclass(torch.Tensor)
+
+
 READERS = {
     "compare": lambda model, batch: dtypeguard.compare(model, batch, dtype="bfloat16"),
     "dryrun": lambda model, batch: dtypeguard.dryrun(model, batch, dtypes="float32", region=None),
@@ -65,6 +74,7 @@ FITS = {
     "one dict": (OneDict, ({"x": X},)),
     "one tuple": (OnePair, ((X, X),)),
     "named tuple": (OnePair, Pair(X, X)),
+    "a subclass in forward": (Labels, X),
     "packed sequence": (Packed, nn.utils.rnn.pack_sequence([X])),
 }
 MISREAD = {

@@ -101,6 +101,7 @@ class Numbers:
                     for name in _methods_of_generator(module):
                         patches.instead(sys.modules[module], name, _of(getattr(own, name)))
             patches.eager()
+            patches.subclasses()
             patches.enter_thread()
             yield patches
         finally:

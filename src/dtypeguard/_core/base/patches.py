@@ -4,6 +4,7 @@ At each place stands one replacement, however many listen: the first listener se
 there. It asks whether anybody listens in this thread, and otherwise calls the original: other threads notice nothing.
 """
 
+import contextlib
 import functools
 import sys
 import threading
@@ -206,6 +207,18 @@ class Patches:
             for name, function in _EAGER.items():
                 if hasattr(owner, name):
                     self.instead(owner, name, function)
+
+    def subclasses(self) -> None:
+        """Let subclasses of Tensor be called where a dispatch mode is on, in these threads: `Labelled(x)`.
+
+        Of a tensor that a mode has seen torch makes no subclass.
+        """
+
+        def new(following: Callable[..., Any], kind: type[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
+            with contextlib.nullcontext() if kind is torch.Tensor else private.no_dispatch():
+                return following(kind, *args, **kwargs)
+
+        self.instead(torch.Tensor, "__new__", new)
 
 
 # Private functions of Dynamo's. Without the first, compiled functions are compiled; without the second, torch has none.
