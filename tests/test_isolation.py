@@ -162,6 +162,50 @@ def torchs_own_modules():
     import torch.export._trace  # noqa: F401
 
 
+# ---------------------------------------------------------------- warnings of torch
+
+
+def warned(tool):
+    """Of what C and Python warn of, for their caller: text, category, file and line, as filters of modules let it by."""
+    x = torch.ones(2, 3)
+
+    class Scores(nn.Module):
+        def forward(self, scores):
+            warnings.warn("for the caller", DeprecationWarning, stacklevel=2)
+            return F.softmax(scores)  # three levels up
+
+    programs = (
+        lambda: torch.tensor(x),
+        lambda: Scores()(x),
+        lambda: F.mse_loss(x, x[:1]),
+        lambda: torch.jit.trace(lambda y: y + len(y.tolist()), (x,)),
+    )
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("always", module=__name__)
+        with tool():
+            for program in programs * 2:
+                program()
+    with warnings.catch_warnings(record=True) as once:
+        warnings.simplefilter("default")
+        with tool():
+            for _ in range(3):
+                torch.tensor(x)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", module=__name__)
+        with tool(), pytest.raises(UserWarning, match="copy construct"):
+            torch.tensor(x)
+    return [(str(one.message), one.category, one.filename, one.lineno) for one in [*shown, *once]]
+
+
+@pytest.mark.parametrize("values", [None, True])
+def test_warnings_of_torch_name_the_line_of_the_program(values):
+    """Filters go by the module of that line, and say `error` there."""
+    expected = warned(contextlib.nullcontext)
+    assert len(expected) > 10
+    assert warned(lambda: audit(values=values)) == expected
+
+
 # What torch itself says of traces.
 quiet = pytest.mark.filterwarnings("ignore:.*torch.jit", "ignore::torch.jit.TracerWarning")
 

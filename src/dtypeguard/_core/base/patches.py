@@ -16,12 +16,14 @@ from typing import Any
 
 import torch
 
-from . import private
+from . import private, warned
 from .compiler import seen_through, unseen
 
 _jit: Any = torch.jit  # which torch leaves untyped
 _builtins: Any = _jit._builtins
 _lock = threading.RLock()
+# `warnings.warn(stacklevel=2)` does not count frames of files with both words in their names.
+_FILE = "<dtypeguard hands on, as importlib _bootstrap>"
 Make = Callable[[Any], Any]  # of what is called next, what is called before it
 # What is not known of a thread that Python did not start (those of autograd, of process groups): each listener decides.
 _FOREIGN: list["Patches | None"] = [None]
@@ -95,7 +97,7 @@ def _replacement(place: _Place) -> Any:
 
     # TorchScript compiles the source of what is wrapped, and looks for its names among the globals of what wraps.
     names = getattr(inner, "__globals__", globals())
-    code = call.__code__.replace(co_name=getattr(inner, "__name__", "call"))
+    code = call.__code__.replace(co_name=getattr(inner, "__name__", "call"), co_filename=_FILE)
     made = functools.update_wrapper(types.FunctionType(code, names, None, None, call.__closure__), inner)
     unseen(made)
     seen_through(made, inner)
@@ -112,6 +114,7 @@ def _place_of(owner: Any, name: str) -> _Place:
     original = getattr(owner, name) if inherited else own[name]
     if not _places:
         private.gather_functions()
+        warned.begin()
     place = _places.get(id(original))
     if place is not None and place.replacement is original:
         return place
@@ -161,8 +164,11 @@ class Patches:
                 place.join()
             self._places.clear()
             self._eager = False
+            stood = bool(_places)
             for place in [place for place in reversed(_places.values()) if not place.links]:
                 place.put_back()
+            if stood and not _places:
+                warned.end()
 
     # ------------------------------------------------------------ threads
 

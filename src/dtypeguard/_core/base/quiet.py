@@ -2,18 +2,15 @@
 
 import contextlib
 import sys
-import threading
 import warnings
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Any
 
+from .filters import Filter
 from .log import logger
 
 _quiet: ContextVar[bool] = ContextVar("dtypeguard.quiet", default=False)
 _heard: ContextVar[list[Warning] | None] = ContextVar("dtypeguard.heard", default=None)
-_lock = threading.Lock()
-_running = 0
 
 
 class _Asks:
@@ -23,7 +20,7 @@ class _Asks:
         return _quiet.get()
 
 
-_FILTER: Any = ("ignore", _Asks(), Warning, None, 0)
+_filter = Filter("ignore", text=_Asks())
 
 logger.addFilter(lambda record: not _quiet.get())
 
@@ -36,11 +33,11 @@ def quiet() -> Iterator[None]:
             yield
         return
     with _quiet_here():
-        _begin()
+        _filter.begin()
         try:
             yield
         finally:
-            _end()
+            _filter.end()
 
 
 @contextlib.contextmanager
@@ -50,25 +47,6 @@ def _quiet_here() -> Iterator[None]:
         yield
     finally:
         _quiet.reset(token)
-
-
-def _begin() -> None:
-    """Set the filter; what was warned of once is not forgotten, as it would be after a change by `warnings` itself."""
-    global _running
-    filters: Any = warnings.filters
-    with _lock:
-        _running += 1
-        if filters[:1] != [_FILTER]:
-            filters.insert(0, _FILTER)
-
-
-def _end() -> None:
-    global _running
-    filters: Any = warnings.filters
-    with _lock:
-        _running -= 1
-        if not _running:
-            filters[:] = [one for one in filters if one is not _FILTER]
 
 
 @contextlib.contextmanager

@@ -1,0 +1,54 @@
+"""Where functions of torch are replaced, their warnings are shown at the program's line, as without it.
+
+`warnings` goes by the frame that calls a function, which is a replacement of ours.
+"""
+
+import sys
+import warnings
+from typing import Any
+
+from .filters import Filter
+from .frames import is_own
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+class _Ours:
+    """Stands in a filter of warnings for the regular expression of a module."""
+
+    def match(self, module: str) -> bool:
+        return module.partition(".")[0] == _PACKAGE
+
+
+_filter = Filter("always", module=_Ours())
+_show: Any = getattr(warnings, "_showwarnmsg", None)  # what C calls with a warning that no filter ignores
+
+
+def begin() -> None:
+    if _show is not None:
+        _filter.begin()
+        warnings._showwarnmsg = _show_at_program  # type: ignore[attr-defined]
+
+
+def end() -> None:
+    if _show is not None:
+        warnings._showwarnmsg = _show  # type: ignore[attr-defined]
+        _filter.end()
+
+
+def _show_at_program(warning: Any) -> None:
+    """Show a warning at the line that called the replacement, if the filters of the program let it pass there."""
+    frame = sys._getframe(1) if is_own(warning.filename) else None
+    while frame is not None and frame.f_code.co_filename != warning.filename:
+        frame = frame.f_back
+    while frame is not None and is_own(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        _show(warning)
+        return
+    names, file = frame.f_globals, frame.f_code.co_filename
+    registry = names.setdefault("__warningregistry__", {})
+    module = names.get("__name__") or "<string>"
+    warnings.warn_explicit(
+        warning.message, warning.category, file, frame.f_lineno, module, registry, source=warning.source
+    )
