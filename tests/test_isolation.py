@@ -166,7 +166,7 @@ def torchs_own_modules():
 
 
 def warned(tool):
-    """Of what C and Python warn of, for their caller: text, category, file and line, as filters of modules let it by."""
+    """What C and Python warn their caller of: text, category, file and line, as filters of modules let it by."""
     x = torch.ones(2, 3)
 
     class Scores(nn.Module):
