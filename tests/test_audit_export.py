@@ -494,6 +494,19 @@ def test_onnx_by_torchscript_is_the_same():
     assert report.faults == []
 
 
+def test_a_graph_of_torchscript_is_the_same():
+    """As counters of FLOPs make it, fvcore's for one."""
+
+    def graph():
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+        return str(torch.jit._get_trace_graph(model, (torch.ones(1, 3, 8, 8),))[0])
+
+    expected = graph()
+    with dtypeguard.audit() as report:
+        assert graph() == expected
+    assert report.faults == []
+
+
 def test_an_explanation_of_graphs_is_the_same():
     with dtypeguard.audit() as report:
         explained = torch._dynamo.explain(Net(follows_the_input))(*example(F32))

@@ -105,8 +105,8 @@ def _look_at_mask(audit: Recorder, name: str, mask: Tensor, function: str) -> No
 
 
 def _zero_and_one(mask: Tensor, site: Site, audit: Recorder) -> bool:
-    """Whether it holds nothing else, and both."""
-    if not readable(mask) or not 1 < mask.numel() <= LARGEST or not audit.due("DG111", site):
+    """Whether it holds nothing else, and both; what is trained is no mask."""
+    if mask.requires_grad or not readable(mask) or not 1 < mask.numel() <= LARGEST or not audit.due("DG111", site):
         return False
     ones = int((mask == 1).sum())
     return 0 < ones < mask.numel() and ones + int((mask == 0).sum()) == mask.numel()
