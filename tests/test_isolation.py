@@ -198,6 +198,21 @@ def warned(tool):
     return [(str(one.message), one.category, one.filename, one.lineno) for one in [*shown, *once]]
 
 
+def test_filters_of_warnings_are_made_of_patterns():
+    """Which scikit-learn hands on to its workers."""
+    found = []
+
+    class Reads(nn.Linear):
+        def forward(self, x):
+            found.extend(part for row in warnings.filters for part in (row[1], row[3]) if part is not None)
+            return super().forward(x)
+
+    with audit():
+        compare(Reads(2, 2), torch.ones(1, 2), dtype="bfloat16")
+    assert found
+    assert all(isinstance(part if isinstance(part, str) else part.pattern, str) for part in found)
+
+
 @pytest.mark.parametrize("values", [None, True])
 def test_warnings_of_torch_name_the_line_of_the_program(values):
     """Filters go by the module of that line, and say `error` there."""

@@ -130,7 +130,8 @@ def without(trace: TracebackType | None, unwanted: Callable[[str], bool]) -> Tra
         trace = trace.tb_next
     kept = None
     for entry in reversed(entries):
-        kept = TracebackType(kept, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+        line: int | None = entry.tb_lineno  # None where a signal raised at the jump of a loop
+        kept = TracebackType(kept, entry.tb_frame, entry.tb_lasti, line or entry.tb_frame.f_code.co_firstlineno)
     return kept
 
 

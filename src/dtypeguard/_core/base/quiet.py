@@ -16,6 +16,8 @@ _heard: ContextVar[list[Warning] | None] = ContextVar("dtypeguard.heard", defaul
 class _Asks:
     """Stands in a filter of warnings for the regular expression of its text: it matches in a quiet thread."""
 
+    pattern = "(?!)"  # for those who hand filters on to other processes: there it matches nothing
+
     def match(self, text: str) -> bool:
         return _quiet.get()
 

@@ -3,6 +3,7 @@
 `warnings` goes by the frame that calls a function, which is a replacement of ours.
 """
 
+import re
 import sys
 import warnings
 from typing import Any
@@ -10,17 +11,7 @@ from typing import Any
 from .filters import Filter
 from .frames import is_own
 
-_PACKAGE = __name__.partition(".")[0]
-
-
-class _Ours:
-    """Stands in a filter of warnings for the regular expression of a module."""
-
-    def match(self, module: str) -> bool:
-        return module.partition(".")[0] == _PACKAGE
-
-
-_filter = Filter("always", module=_Ours())
+_filter = Filter("always", module=re.compile(__name__.partition(".")[0] + r"(\.|$)"))
 _show: Any = getattr(warnings, "_showwarnmsg", None)  # what C calls with a warning that no filter ignores
 
 

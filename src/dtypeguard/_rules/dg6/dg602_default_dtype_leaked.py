@@ -47,9 +47,10 @@ class Leak(Cause):
     held: list[Held] = field(default_factory=list)  # functions that were running and can set it back
     meant: list[Held] = field(default_factory=list)  # in which it was set to the same once more
     thread: int = field(default_factory=threading.get_ident)
+    below: "Leak | None" = None  # the change that this one takes back, for as long as a function runs
 
     def blame(self, audit: Recorder, effect: str) -> None:
-        if self.met or self in audit.births.values():  # a loader that sets it back is no leak
+        if self.below is None and (self.met or self in audit.births.values()):  # a loader that sets it back is no leak
             self.tell(audit, f"what is made from it met other dtypes: {effect}")
 
     def tell(self, audit: Recorder, effect: str) -> None:
@@ -77,6 +78,8 @@ class Leak(Cause):
     def release(self) -> None:
         """Frames hold what was in them, and tensors that were made meanwhile hold this."""
         self.held, self.meant = [], []
+        if self.below is not None:
+            self.below.release()
 
 
 @on("after", RULE, ops=_FACTORIES)
@@ -115,12 +118,23 @@ def _default(audit: Recorder, original: Callable[..., Any], *args: Any, **kwargs
     result = original(*args, **kwargs)
     dtype = torch.get_default_dtype()
     if dtype is not was:
-        for leak in [cause for cause in audit.births.values() if isinstance(cause, Leak)]:
-            was = leak.was
-            del audit.births[leak.dtype]
-            leak.release()
-        if dtype is not was:  # else it is set back
-            audit.births[dtype] = Leak(audit.here(), was, dtype, held=audit.guarded(setters, sys._getframe(1)) or [])
+        frames = audit.guarded(setters, sys._getframe(1)) or []
+        before = next((cause for cause in audit.births.values() if isinstance(cause, Leak)), None)
+        below = None
+        if before is not None:
+            del audit.births[before.dtype]
+            if dtype is before.was:
+                within = frames and all(one.frame is not frames[0].frame for one in before.held)
+                if before.below is not None or not within:  # it is set back
+                    if before.below is not None:
+                        audit.births[dtype], before.below = before.below, None
+                    before.release()
+                    return result
+                below = before
+            else:
+                was = (before.below or before).was
+                before.release()
+        audit.births[dtype] = Leak(audit.here(), was, dtype, held=frames, below=below)
         return result
     again = audit.births.get(dtype)
     if isinstance(again, Leak):
