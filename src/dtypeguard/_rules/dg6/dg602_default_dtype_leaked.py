@@ -138,6 +138,6 @@ def _default(audit: Recorder, original: Callable[..., Any], *args: Any, **kwargs
         return result
     again = audit.births.get(dtype)
     if isinstance(again, Leak):
-        before, frames = [one.frame for one in again.held], audit.guarded(setters, sys._getframe(1)) or []
-        again.meant = [one for number, one in enumerate(frames) if not number or one.frame not in before]
+        known, frames = [one.frame for one in again.held], audit.guarded(setters, sys._getframe(1)) or []
+        again.meant = [one for number, one in enumerate(frames) if not number or one.frame not in known]
     return result
