@@ -4,7 +4,7 @@ import functools
 import operator
 from collections.abc import Iterable, Mapping
 
-from torch import nn
+from torch import Tensor, nn
 
 _BORDER = 0.05  # of the average module's parameters: what the casts at the borders of one module cost, at least
 
@@ -25,8 +25,14 @@ def _names_around(name: str) -> list[str]:
     return [".".join(parts[:n]) for n in range(len(parts))]
 
 
+def _held(module: nn.Module) -> dict[int, Tensor]:
+    """Its floating parameters; its buffers where it has none, as a table of frequencies."""
+    parameters = {id(p): p for p in module.parameters() if p.is_floating_point()}
+    return dict(parameters) or {id(b): b for b in module.buffers() if b.is_floating_point()}
+
+
 class Units:
-    """The modules that can be kept: those that were called, and have floating parameters.
+    """The modules that can be kept: those that were called, and have floating parameters, or at least buffers.
 
     Attributes:
         names: in the model's order.
@@ -40,10 +46,7 @@ class Units:
         self._modules = modules
         self._all = {id(p): p for p in modules[""].parameters() if p.is_floating_point()}
         self._total = sum(p.numel() for p in self._all.values())
-        self._held = {
-            name: {id(p): p for p in module.parameters() if p.is_floating_point()}
-            for name, module in modules.items() if name in called
-        }  # fmt: skip
+        self._held = {name: _held(module) for name, module in modules.items() if name in called}
         self.names = [name for name, held in self._held.items() if held]
         self._holders = {name: [other for other in _names_around(name) if self._held.get(other)] for name in self.names}
         self._parts: dict[str, list[str]] = {}
@@ -100,7 +103,7 @@ class Units:
         """Those that are in no other but the model itself."""
         return [name for name in self.names if name and not any(self._holders[name])]
 
-    def _parameters_of(self, names: Iterable[str]) -> dict[int, nn.Parameter]:
+    def _parameters_of(self, names: Iterable[str]) -> dict[int, Tensor]:
         return {key: p for name in names for key, p in self._held[name].items()}
 
     def _shared(self) -> dict[str, list[str]]:
