@@ -542,6 +542,26 @@ def test_names_that_differ_by_a_number_are_one():
     assert "keep in float32: layers.*.up, layers.*.down ->" in str(result)
 
 
+class Frequencies(nn.Module):
+    """A module of buffers alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scales", torch.exp(torch.linspace(0, 5, 16)))
+
+    def forward(self, t):
+        angles = t[:, None] * self.scales
+        return torch.cat([angles.sin(), angles.cos()], -1)
+
+
+def test_a_module_of_buffers_can_be_kept():
+    torch.manual_seed(0)
+    model = nn.Sequential(Frequencies(), nn.Linear(32, 64), nn.SiLU(), nn.Linear(64, 8))
+    kept = compare(model, 3 * torch.rand(256), dtype=BF16).keep(error=0.02)
+    assert kept.names == ("0",)
+    assert kept.error < 0.005
+
+
 def test_an_error_that_the_dtype_has_anyway_keeps_nothing():
     model, x = planted()
     result = compare(model, x, dtype=BF16)

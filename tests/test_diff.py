@@ -379,6 +379,8 @@ def test_log_probabilities_of_an_engine(name: str, dtype: torch.dtype, tmp_path:
     found = dtypeguard.diff(a, tmp_path / "engine.json", ids())
     assert found.verdict in verdicts, str(found)
     assert len(found.tokens) == 2 * 47
+    engine, own = (torch.tensor([row[-47:] for row in rows]).double() for rows in (make(a), logprobs(a)))
+    assert found.distance == pytest.approx(float((engine - own).norm() / own.norm()), rel=0.01, abs=1e-6)
 
 
 def test_tokens_that_are_chosen_otherwise() -> None:
@@ -416,6 +418,14 @@ def linear() -> nn.Module:
 
 
 BAD: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
+    "names": (
+        lambda tmp: dtypeguard.diff(linear(), linear(), X, names="0"), TypeError,  # type: ignore[arg-type]
+        "names is a dict of patterns, .* or a function, not '0'",
+    ),
+    "a function of names": (
+        lambda tmp: dtypeguard.diff(nn.Sequential(linear()), nn.Sequential(linear()), X, names=len),  # type: ignore
+        TypeError, "names gives 1 for a's module '0': return a name of b's, or None",
+    ),
     "a class": (lambda tmp: dtypeguard.diff(nn.Linear, linear(), X), TypeError, "diff takes a model, not the class"),
     "no program": (lambda tmp: dtypeguard.diff(linear(), 3, X), TypeError, "b is an int: pass a model"),
     "a batch that only a takes": (

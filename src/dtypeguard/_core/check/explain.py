@@ -52,7 +52,8 @@ def lossy(
     """
     name = plain(fresh.dtype)
     if infinite:
-        text = f"clamp it to torch.finfo({fresh.dtype}), keep it out with skip_args, or use a wider dtype than {name}"
+        out = " keep it out with skip_args," if call.contract.guarded else ""
+        text = f"clamp it to torch.finfo({fresh.dtype}),{out} or use a wider dtype than {name}"
         return f"finite values of it become infinite in {name}", (text,)
     out = "annotate it with a wider dtype"
     if call.contract.guarded:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..base.codes import AXIS, Mistake
+from ..base.config import Mode
 from ..base.dtypes import BY_NAME, TABLE, Casting, Kind, lowest_rung, may_cast, name_of
 from ..base.errors import DeviceError, DtypeError, HintError, ShapeError, Violation, plain
 from ..base.options import indefinite
@@ -105,7 +106,8 @@ def report_dtype(
     such = f" {hint.partition('[')[0]}, such as" if family and anchor is None and target is not None else ""
     reason = f"{anchor.reason if anchor is not None else f'the annotation wants{such}'} {plain(expected)}"
     quantized = isinstance(value, Tensor) and value.is_quantized
-    fix = _advice("{x}" + ".dequantize()" * quantized, source, target, isinstance(value, Tensor))
+    lenient = 'mode="lenient", ' if call.mode is Mode.STRICT else ""
+    fix = _advice("{x}" + ".dequantize()" * quantized, source, target, isinstance(value, Tensor), allowed, lenient)
     if anchor is not None and target is torch.float64 and isinstance(source, torch.dtype) and source.is_floating_point:
         fix += ", or module.float() if nobody meant float64"
     if source is torch.bool and target is not None and target.is_floating_point and "mask" in str(path):
@@ -118,11 +120,11 @@ def report_dtype(
         call.edit(path, value).dtype = target
 
 
-def _advice(x: str, source: Any, target: torch.dtype | None, tensor: bool) -> str:
+def _advice(x: str, source: Any, target: torch.dtype | None, tensor: bool, allowed: bool, lenient: str) -> str:
     if target is None:
         return ""
     if not tensor:
         return f"{x}.astype({name_of(target)!r})"
     pattern = _ADVICE.get((TABLE[source].kind, TABLE[target].kind), "{x}.to({target})")
     advice, rung = pattern.format(x=x, target=target), lowest_rung(source, target)
-    return advice if rung <= Casting.PRECISION else f'{advice}, or casting="{rung.name.lower()}"'
+    return advice if allowed or rung <= Casting.PRECISION else f'{advice}, or {lenient}casting="{rung.name.lower()}"'

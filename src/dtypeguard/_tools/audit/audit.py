@@ -102,6 +102,8 @@ def audit(
     ignore: Iterable[str] | str = (),
     values: bool | Literal["range"] | None = None,
     every: Literal["2^k"] | int | None = None,
+    source: Iterable[str] | str | None = None,
+    omit: Iterable[str] | str | None = None,
 ) -> AuditReport[Any]: ...
 
 

@@ -112,6 +112,8 @@ def try_files(options: argparse.Namespace, *names: str, streams: Sequence[str] =
     taken: dict[str, str] = {}
     for name in names:
         path, option = getattr(options, name), f"--{name.replace('_', '-')}"
+        if path == STDOUT and name not in streams:
+            raise Usage(f"--{name} takes the path of a file, not -")
         if path is None or (name in streams and path == STDOUT):
             continue
         try:

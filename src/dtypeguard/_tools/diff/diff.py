@@ -192,10 +192,9 @@ def _engine(side: Any, rows: list[list[float]], path: str) -> ProgramDiff:
             f"{side.title} returns {', '.join(str(list(t.shape)) for t in out)}"
         )
     place, ids = known
-    tokens, error_a, error_b, unit = against(rows, out[place], wide[place], ids)
+    tokens, error_a, error_b, unit, apart = against(rows, out[place], wide[place], ids)
     half = side.run(side.wide(torch.bfloat16, {}), Tape(), dtype=torch.bfloat16)[place]
     verdict, counts = judged(error_a, error_b, against(rows, half, wide[place], ids)[1], unit)
-    apart = max(abs(t.logprob_a - t.logprob_b) for t in tokens)
     found = Found(WHOLE, [], (error_a, error_b), apart, {}, ([], []), {}, torch.float64, counts)
     found.notes.append(
         "the engine's float64 is not known: more than three bits worse than the model in bfloat16 is another function"

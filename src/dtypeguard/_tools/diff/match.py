@@ -127,11 +127,16 @@ def matched(a: Model, b: Model, names: Names) -> Calls:
 
 def _names_mapped(a: Model, b: Model, names: Any) -> Iterator[tuple[str, str]]:
     """What the caller says: a function of names, or patterns with stars."""
+    patterns = isinstance(names, Mapping) and all(isinstance(one, str) for pair in names.items() for one in pair)
+    if not callable(names) and not patterns:
+        raise TypeError(f"diff: names is a dict of patterns, {{'encoder.*': 'blocks.*'}}, or a function, not {names!r}")
     used: set[str] = set()
     for path in a.kinds:
         if not path:
             continue
         chosen: Any = names(path) if callable(names) else None
+        if not isinstance(chosen, str | None):
+            raise TypeError(f"diff: names gives {chosen!r} for a's module {path!r}: return a name of b's, or None")
         other: str | None = chosen
         inner = False
         if not callable(names):

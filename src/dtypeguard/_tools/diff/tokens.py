@@ -124,8 +124,10 @@ def listed(path: str | os.PathLike[str]) -> list[list[float]] | None:
 
 def against(
     rows: list[list[float]], logits: Tensor, wide: Tensor, ids: Tensor
-) -> tuple[tuple[Token, ...], float, float, float]:
-    """Tokens with an engine's log probabilities; the errors of the model and of the engine, and of one rounding.
+) -> tuple[tuple[Token, ...], float, float, float, float]:
+    """Tokens with an engine's log probabilities; errors as shares of what float64 has.
+
+    They are those of the model, of the engine, and of one rounding, and how far model and engine are apart.
 
     Raises:
         CompareError: there are not as many numbers as tokens.
@@ -140,12 +142,13 @@ def against(
     mine, its, once = (_logprobs(t, ids) for t in (logits, wide, wide.to(logits.dtype)))
     engine = torch.tensor([row[-(length - 1) :] for row in rows], dtype=torch.float64)
     known = engine.isfinite()
-    errors = [float((t - its)[known].square().mean().sqrt()) for t in (mine, engine, once)]
+    size = float(its[known].norm()) or 1.0
+    errors = [float((t - of)[known].norm()) / size for t, of in ((mine, its), (engine, its), (once, its), (mine, engine))]
     tokens = tuple(
         Token(s, p + 1, int(ids[s, p + 1]), float(mine[s, p]), float(engine[s, p]), float(its[s, p]), None, None, None)
         for s in range(count) for p in range(length - 1) if known[s, p]
     )  # fmt: skip
-    return tokens, errors[0], errors[1], errors[2]
+    return tokens, errors[0], errors[1], errors[2], errors[3]
 
 
 def judged(a: float, b: float, half: float, unit: float) -> tuple[Verdict, tuple[float, float]]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from ..._core.base.frames import installed, shown
 from ..._core.base.progress import task, tell
 from ..._core.base.usage import Usage
-from ..._engine.watch.rule import Finding
+from ..._engine.watch.rule import RULES, Finding
 from ..._engine.watch.selection import reaches
 from ..._show.report.baseline import Baseline
 from ..._show.report.causes import Cause, causes_of
@@ -197,7 +197,10 @@ class Mending:
             yield f"fixed: {edit.does}: removes {edit.removes}"
         mended = {_place(finding) for edit in self.edits for finding in edit.findings}
         for cause in causes_of(finding for finding in self.left if _place(finding) not in mended):
-            yield f"no edit for {cause.rule} at {shown(cause.first.file or '')}:{cause.first.line}{_why(cause)}"
+            what, why = "edit", _why(cause)
+            if not why and self._options.fix and not self._options.unsafe_fixes and RULES[cause.rule].unsafe:
+                what, why = "safe edit", ": --diff looks for one that is not safe"
+            yield f"no {what} for {cause.rule} at {shown(cause.first.file or '')}:{cause.first.line}{why}"
         yield from self.notes
 
 
