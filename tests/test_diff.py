@@ -418,7 +418,7 @@ def linear() -> nn.Module:
 
 
 BAD: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
-    "names": (
+    "names that are no names": (
         lambda tmp: dtypeguard.diff(linear(), linear(), X, names="0"), TypeError,  # type: ignore[arg-type]
         "names is a dict of patterns, .* or a function, not '0'",
     ),

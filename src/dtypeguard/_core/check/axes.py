@@ -31,7 +31,8 @@ def check_dims(spec: TensorSpec, value: Any, path: Path, call: CallState) -> Non
         report_shape(call, path, value, spec, what, wanted)
         return
     if len(shape) < least or (where is None and len(shape) > least):
-        report_shape(call, path, value, spec, f"has {_axes(len(shape))}", wanted, RANK, _method_for(spec, shape, call, getattr(value, "is_nested", False)))
+        way = None if getattr(value, "is_nested", False) else _method_for(spec, shape, call)
+        report_shape(call, path, value, spec, f"has {_axes(len(shape))}", wanted, RANK, way)
         return
     axes, variadics = dict(call.axes), dict(call.variadics)
     try:
@@ -77,9 +78,9 @@ def _fault(
     return None if where is None else _check_variadic(spec.dims[where], shape[where:end], variadics, call)
 
 
-def _method_for(spec: TensorSpec, shape: tuple[int, ...], call: CallState, nested: bool = False) -> str | None:
+def _method_for(spec: TensorSpec, shape: tuple[int, ...], call: CallState) -> str | None:
     """The one method that gives a tensor the axes that are asked for; None if none does, or several."""
-    if torch.compiler.is_compiling() or spec.variadic is not None or not spec.torch_only or not shape or nested:
+    if torch.compiler.is_compiling() or spec.variadic is not None or not spec.torch_only or not shape:
         return None
     ways = {
         **{f".squeeze({n})": (*shape[:n], *shape[n + 1 :]) for n, size in enumerate(shape) if size == 1},

@@ -143,7 +143,8 @@ def against(
     engine = torch.tensor([row[-(length - 1) :] for row in rows], dtype=torch.float64)
     known = engine.isfinite()
     size = float(its[known].norm()) or 1.0
-    errors = [float((t - of)[known].norm()) / size for t, of in ((mine, its), (engine, its), (once, its), (mine, engine))]
+    pairs = (mine, its), (engine, its), (once, its), (mine, engine)
+    errors = [float((t - of)[known].norm()) / size for t, of in pairs]
     tokens = tuple(
         Token(s, p + 1, int(ids[s, p + 1]), float(mine[s, p]), float(engine[s, p]), float(its[s, p]), None, None, None)
         for s in range(count) for p in range(length - 1) if known[s, p]
