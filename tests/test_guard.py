@@ -132,6 +132,22 @@ def holds(model, *args):
 # ---------------------------------------------------------------- what stays as it was
 
 
+def test_what_the_first_module_of_a_sequential_gets_is_named_as_its_caller_wrote_it():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.time, self.image = nn.Sequential(nn.Linear(8, 16), nn.SiLU()), nn.Linear(3, 16)
+
+        def forward(self, x, t):
+            waves = (t[:, None] * torch.arange(8)).sin()
+            return self.image(x) + self.time(waves)
+
+    model = guard(Net().bfloat16(), mode="strict")
+    with pytest.raises(dtypeguard.DtypeError) as error:
+        model(torch.ones(2, 3).bfloat16(), torch.tensor([999.0, 3.0]))
+    assert error.value.fix.startswith("waves.to(torch.bfloat16)")
+
+
 def test_a_guarded_model_is_itself_and_looks_as_before():
     model, bare = Net(), Net()
     text, keys, parameters = repr(model), list(model.state_dict()), list(model.parameters())

@@ -27,6 +27,7 @@ from .state import CallState
 _LONGEST = 60
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _CALL, _CALL_IMPL = nn.Module._wrapped_call_impl.__code__, nn.Module._call_impl.__code__
+_SEQUENTIAL = nn.Sequential.forward.__code__
 _HOOKED = {inside for inside in _CALL_IMPL.co_consts if isinstance(inside, CodeType)}  # where a module has hooks
 _MODULE_CALL = {_CALL, _CALL_IMPL, *_HOOKED}
 _PLACES = (ast.Name, ast.Attribute, ast.Subscript)
@@ -79,11 +80,18 @@ def _frames(frame: FrameType) -> tuple[FrameType | None, list[CodeType] | None]:
         hooked = found if code in _HOOKED else hooked
         if code is _CALL and hooked is not None and not _passes_on(found, hooked):
             return user, None
+        through = code in _MODULE_CALL or code.co_name == "decorate_context" or _is_first(found)
         found = found.f_back
-        if not (is_own(code.co_filename) or code in _MODULE_CALL or code.co_name == "decorate_context"):
+        if not (through or is_own(code.co_filename)):
             return user, None
         between.append(code)
     return user, between
+
+
+def _is_first(frame: FrameType) -> bool:
+    """Whether a Sequential calls its first module, with what it was called with."""
+    names = frame.f_locals if frame.f_code is _SEQUENTIAL else {}
+    return "module" in names and next(iter(names["self"])) is names["module"]
 
 
 def _passes_on(outer: FrameType, inner: FrameType) -> bool:

@@ -121,8 +121,9 @@ def _advice(harm: Harm, lost: Row | None) -> str:
             "float16. `GradScaler` finds the scale by itself, and skips steps until then"
         )
     if harm.cause is Cause.FLUSHED or (row.example is not None and row.lost):
-        if row.dtype is torch.float16:
-            return f"compute it in {wide_of(row)}, or {scale}"
+        if row.dtype is torch.float16:  # a divisor that is zero by now is so in every dtype
+            inputs = " and what goes into it" if row.name.rstrip("_") in _FINITE else ""
+            return f"compute it{inputs} in {wide_of(row)}, or {scale}"
         return f"compute it in {wide_of(row)}, and what goes into it: the digits that keep it finite are lost before"
     if row.name in _CASTS:
         return f"keep in {wide_of(row)} what does not fit, or {scale}"
