@@ -81,11 +81,11 @@ def lists(args: Any, audit: Recorder) -> None:
 @on("after", RULE, ops=_WRITES + _LISTS)
 def wrote(event: Op, audit: Recorder) -> None:
     target = event.args[0]
-    gradient = target[0] if isinstance(target, (list, tuple)) and target else target
+    written = {id(one) for one in (target if isinstance(target, (list, tuple)) else [target])}
     for scaling in audit.state(Scalers):
-        for driven in scaling.driven if isinstance(gradient, Tensor) else ():
+        for driven in scaling.driven:
             pairs = driven.watched.gradients() if driven.scaled else ()
-            parameter = next((parameter for parameter, mine in pairs if mine is gradient), None)
+            parameter = next((parameter for parameter, mine in pairs if id(mine) in written), None)
             if parameter is not None:
                 driven.line = event.site
                 _was_clipped(scaling, driven, parameter, sys._getframe(1))
