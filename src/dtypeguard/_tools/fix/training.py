@@ -275,9 +275,7 @@ def freeze_the_rest(place: Place, at: At) -> Iterator[Candidate]:
     found = _optimizer(at)
     calls = [] if found is None else at.source.below(found[1].node, cst.Call)
     models = [at.source.on(call) for call in calls if at.source.called(call) == "parameters"]
-    paths = dict.fromkeys(
-        name.split(".")[1:-1] and ".".join(name.split(".")[1:-1]) for name in place.finding.parameters
-    )
+    paths = dict.fromkeys(".".join(name.split(".")[1:-1]) for name in place.finding.parameters)
     for model in models[:1]:
         if found is not None and model is not None and all(paths):
             inner = [
