@@ -150,6 +150,13 @@ class Site:
             self._thrown = next((i.opname == "POP_TOP" for i in following if i.opname != "CACHE"), False)
         return self._thrown
 
+    def gives_to(self, other: "Site") -> bool:
+        """Whether what this instruction gives goes to another one, and to nobody else: both are of one expression."""
+        if self._code is not other._code or self._lasti >= other._lasti:
+            return False
+        between = (i for i in dis.get_instructions(self._code) if self._lasti < i.offset < other._lasti)
+        return not any(i.opname.startswith(("STORE_", "POP_TOP", "COPY")) for i in between)
+
 
 def site_of(frame: FrameType) -> Site:
     site = _sites.get((id(frame.f_code), frame.f_lasti))

@@ -1,9 +1,11 @@
 """DG103 discarded-cast."""
 
 import ast
+from typing import Any
 
 import torch
 
+from ..._engine.watch.lineage import Node
 from ..._engine.watch.mode import CASTING
 from .._kit import Op, Recorder, Rule, Severity, Site, name_of, on
 
@@ -12,16 +14,20 @@ RULE = Rule(
     "discarded-cast",
     Severity.WARNING,
     summary="The result of a cast is thrown away.",
-    says="`{what}` gives a new {dtype} tensor, and it is thrown away: {subject} stays {was}",
-    fix="keep the result: `{target} = {what}`; or delete the line",
+    says="`{what}` gives a new {dtype} tensor, and {lost}: {subject} stays {was}",
+    fix="{advice}",
     why=(
         "`Tensor.to`, `.type`, `.half` and the like return another tensor; only `Module.to` changes what "
         "it is called on."
     ),
     safe=("keep_result",),
+    unsafe=("without_copy",),
     sources=("https://docs.pytorch.org/docs/stable/generated/torch.Tensor.to.html",),
 )
 
+_WRITES = (
+    "normal_ uniform_ fill_ zero_ random_ bernoulli_ exponential_ clamp_ clamp_min_ clamp_max_ masked_fill_".split()
+)
 _TARGETS = (ast.Name, ast.Attribute, ast.Subscript)
 
 
@@ -35,10 +41,38 @@ def discarded(event: Op, audit: Recorder) -> None:
             "what": event.site.expression or "the cast",
             "dtype": str(event.out.device) if moved else name_of(event.out.dtype),
             "was": f"on {source.device}" if moved else name_of(source.dtype),
+            "lost": "it is thrown away",
             "subject": f"`{subject}`" if subject else "the tensor",
-            "target": subject if isinstance(_parsed(subject), _TARGETS) else "result",
         }
+        target = subject if isinstance(_parsed(subject), _TARGETS) else "result"
+        facts["advice"] = f"keep the result: `{target} = {facts['what']}`; or delete the line"
         audit.suspect(RULE, event, source, event.site.calls, **facts).find(audit)
+
+
+@on("before", RULE, ops=_WRITES)
+def copied(args: Any, audit: Recorder) -> Any:
+    """Where what is written to comes from."""
+    return audit.lineage.get(args[0])
+
+
+@on("after", RULE, ops=_WRITES)
+def written(event: Op, audit: Recorder) -> None:
+    """`nn.init.normal_(weight.float())`: a cast copy is written to, and nobody has it."""
+    node = next((one for one in event.kept if isinstance(one, Node)), None)
+    if node is None or node.op != "_to_copy" or not node.parents or not event.site.thrown_away:
+        return
+    if node.site.gives_to(event.site):
+        subject = _subject(node.site)
+        facts = {
+            "what": node.site.expression,
+            "dtype": name_of(event.out.dtype),
+            "was": "as it was",
+            "lost": f"`{event.site.calls}` writes to that one, which is thrown away",
+            "subject": f"`{subject}`" if subject else "the tensor",
+            "advice": f"give `{event.site.calls}` the tensor itself" + f": `{subject}`" * bool(subject),
+        }
+        fields = {"module": event.module, "op": event.name, "from_dtype": node.parents[0].dtype}
+        audit.find(RULE, node.site, facts=facts, to_dtype=event.out.dtype, **fields)
 
 
 def _is_inside_torch(event: Op) -> bool:

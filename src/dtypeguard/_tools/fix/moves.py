@@ -234,6 +234,15 @@ def cast_once(place: Place, at: At) -> Iterator[Candidate]:
 
 
 @move
+def without_copy(place: Place, at: At) -> Iterator[Candidate]:
+    """Writes to the tensor itself and not to a cast copy of it."""
+    source, call = at.source, at.node
+    target = source.on(call) if isinstance(call, cst.Call) and not isinstance(source.parents[call], cst.Expr) else None
+    if target is not None:
+        yield [source.replace(call, source.code(target))]
+
+
+@move
 def keep_result(place: Place, at: At) -> Iterator[Candidate]:
     """Keeps the result of the cast."""
     source, call = at.source, at.node
