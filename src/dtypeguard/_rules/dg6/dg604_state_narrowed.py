@@ -12,21 +12,15 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ..._engine.watch.events import tensors_in
-from .._kit import LARGEST, Recorder, Rule, Severity, Site, around, listed, name_of, on, readable, size_of
+from .._kit import HALF, LARGEST, Recorder, Rule, Severity, Site, around, listed, name_of, on, readable, size_of
 
 RULE = Rule(
     "DG604",
     "state-narrowed",
     Severity.WARNING,
-    summary="Loading optimizer state narrows it to the parameters' dtype.",
-    says=(
-        "`{optimizer}.load_state_dict` casts {names} from {was} to {dtype}, the dtype of the parameters: "
-        "{before} is {after} now"
-    ),
-    fix=(
-        "resume with {was} parameters; where the optimizer itself keeps its state in {was}, put the saved tensors "
-        "back after loading: `optimizer.state[parameter][key] = saved`"
-    ),
+    summary="Optimizer state is loaded in too narrow a dtype.",
+    says="`{optimizer}.load_state_dict` {what}",
+    fix="{advice}",
     why=(
         "`Optimizer.load_state_dict` assumes that state has the dtype of its parameter, and casts without a word. "
         "A run that kept its moments in float32 beside half parameters goes on with others than it had; in float16 "
@@ -38,6 +32,16 @@ RULE = Rule(
         "https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.load_state_dict.html",
     ),
 )
+
+
+_CASTS = "casts {names} from {was} to {dtype}, the dtype of the parameters: {before} is {after} now"
+_RESUME = (
+    "resume with {was} parameters; where the optimizer itself keeps its state in {was}, put the saved tensors back "
+    "after loading: `optimizer.state[parameter][key] = saved`"
+)
+_COUNTER = "step"  # which is loaded in the dtype that it was saved in
+_COUNTS = "takes {names} in {dtype}, as saved, which counts to {most} and no further: it is {value:g}"
+_SAVE = "save it as the optimizer has it, in float32: leave `step` out where a state dict is cast"
 
 
 class Narrowed:
@@ -106,9 +110,13 @@ def _compare_state(audit: Recorder, optimizer: Optimizer, state_dict: Any, own: 
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
-    ref, narrowed = weakref.ref(optimizer), []
+    ref, narrowed = weakref.ref(optimizer), list[Narrowed]()
+    counters: dict[torch.dtype, list[tuple[str, Tensor]]] = {}
     for parameter, number in zip(parameters, numbers, strict=False):
         now = optimizer.state.get(parameter, {})
+        counter = now.get(_COUNTER)
+        if isinstance(counter, Tensor) and counter.dtype in HALF and counter.numel() == 1 and readable(counter):
+            counters.setdefault(counter.dtype, []).append((f"{_COUNTER} of parameter {number}", counter))
         for key, value in state_dict["state"].get(number, {}).items():
             loaded = dict(tensors_in(now.get(key), str(key)))
             for path, saved in tensors_in(value, str(key)):
@@ -118,6 +126,14 @@ def _compare_state(audit: Recorder, optimizer: Optimizer, state_dict: Any, own: 
                     narrowed.append(Narrowed(name, saved, loaded[path], example, ref))
     if narrowed:
         audit.state(Loads).all.append(Loaded(ref, type(optimizer).__name__, site, narrowed))
+    for dtype, held in counters.items():
+        names, title = [name for name, _ in held], type(optimizer).__name__
+        most = round(2 / torch.finfo(dtype).eps)
+        what = _COUNTS.format(names=listed(names), dtype=name_of(dtype), value=float(held[0][1]), most=most)
+        audit.find(
+            RULE, site, facts={"optimizer": title, "what": what, "advice": _SAVE}, op=f"{title}.load_state_dict",
+            from_dtype=torch.float32, to_dtype=dtype, bytes=sum(size_of(one) for _, one in held), parameters=names,
+        )  # fmt: skip
 
 
 def _worst_number(saved: Tensor, loaded: Tensor) -> tuple[float, float] | None:
@@ -160,10 +176,8 @@ def tell(audit: Recorder) -> None:
                 groups.setdefault(one.dtypes, []).append(one)
         for (was, dtype), group in groups.items():
             names, title = [one.name for one in group], loaded.title
-            facts = {
-                "optimizer": title, "names": listed(names), "was": name_of(was), "dtype": name_of(dtype),
-                **_texts(*group[0].example),
-            }  # fmt: skip
+            words = {"names": listed(names), "was": name_of(was), "dtype": name_of(dtype), **_texts(*group[0].example)}
+            facts = {"optimizer": title, "what": _CASTS.format(**words), "advice": _RESUME.format(**words)}
             audit.find(
                 RULE, loaded.site, facts=facts, op=f"{title}.load_state_dict", from_dtype=was, to_dtype=dtype,
                 bytes=sum(one.size for one in group), parameters=names,
