@@ -537,3 +537,23 @@ def test_a_lazy_model_is_loaded():
     with audit() as report:
         model.load_state_dict(nn.Sequential(nn.Linear(3, 4)).half().state_dict())
     assert report.faults == []
+
+
+def test_a_number_of_steps_that_was_saved_in_half_precision():
+    """It stands still from there on: 260 and 1 are 260 in bfloat16."""
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(261):
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+    saved = optimizer.state_dict()
+    for state in saved["state"].values():
+        state.update({key: value.bfloat16() for key, value in state.items()})
+    with dtypeguard.audit(rules="DG604") as report:
+        optimizer.load_state_dict(saved)
+    (finding,) = report.findings
+    assert finding.message == (
+        "`AdamW.load_state_dict` takes `step of parameter 0`, `step of parameter 1` in bfloat16, as saved, which counts "
+        "to 256 and no further: it is 260"
+    )
+    assert optimizer.state[model.bias]["step"].item() == 260

@@ -271,11 +271,12 @@ def optimizer_last(place: Place, at: At) -> Iterator[Candidate]:
 
 @move
 def freeze_the_rest(place: Place, at: At) -> Iterator[Candidate]:
-    """Freezes the modules that no optimizer holds."""
+    """Freezes the modules that no optimizer holds, and parameters of the model itself."""
     found = _optimizer(at)
     calls = [] if found is None else at.source.below(found[1].node, cst.Call)
     models = [at.source.on(call) for call in calls if at.source.called(call) == "parameters"]
-    paths = dict.fromkeys(".".join(name.split(".")[1:-1]) for name in place.finding.parameters)
+    names = [name.split(".")[1:] for name in place.finding.parameters]
+    paths = dict.fromkeys(".".join(parts[:-1] or parts) for parts in names)
     for model in models[:1]:
         if found is not None and model is not None and all(paths):
             inner = [
