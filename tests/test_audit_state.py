@@ -549,11 +549,11 @@ def test_a_number_of_steps_that_was_saved_in_half_precision():
     saved = optimizer.state_dict()
     for state in saved["state"].values():
         state.update({key: value.bfloat16() for key, value in state.items()})
-    with dtypeguard.audit(rules="DG604") as report:
+    with audit(rules="DG604") as report:
         optimizer.load_state_dict(saved)
     (finding,) = report.findings
     assert finding.message == (
-        "`AdamW.load_state_dict` takes `step of parameter 0`, `step of parameter 1` in bfloat16, as saved, which counts "
-        "to 256 and no further: it is 260"
+        "`AdamW.load_state_dict` takes `step of parameter 0`, `step of parameter 1` in bfloat16, as saved, which "
+        "counts to 256 and no further: it is 260"
     )
     assert optimizer.state[model.bias]["step"].item() == 260
