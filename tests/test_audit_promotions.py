@@ -84,6 +84,12 @@ def one_parameter_of_a_module_comes_from_numpy():
 
 
 @HEALTHY.add()
+def a_mask_is_made_float_in_a_program_that_is_float64():
+    x = torch.linspace(-1, 1, 8, dtype=F64)
+    return x * (x <= 0).float() + (x - 1) * (x > 0).float()
+
+
+@HEALTHY.add()
 def numpy_statistics_are_cast_back():
     images = torch.rand(2, 3, 4, 4)
     mean = torch.from_numpy(np.array([0.485, 0.456, 0.406])).view(3, 1, 1)

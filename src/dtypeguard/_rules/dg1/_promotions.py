@@ -117,6 +117,7 @@ def promoted(event: Op, audit: Recorder) -> None:
             birth.met |= any(ancestor.cause is birth for node in nodes for ancestor in node.ancestors())
         meant = all(tensor.ndim == 0 for tensor in floats) or any(_asked_for(node, event.site) for node in nodes)
         narrow_node = audit.lineage.get(next(tensor for tensor in some if _real(tensor) is narrow))
+        meant = meant or _is_of_bools(narrow_node)
         own = False
         if wide is torch.float64:
             own = _parameter_of(narrow_node) is None and _is_models(nodes, event.module, audit)
@@ -185,6 +186,11 @@ def _parameter_of(node: Node | None) -> Node | None:
     """The nearest parameter that a tensor was computed from."""
     ancestors = () if node is None else node.ancestors()
     return next((ancestor for ancestor in ancestors if ancestor.op.startswith("parameter ")), None)
+
+
+def _is_of_bools(node: Node | None) -> bool:
+    """Whether it is a mask that was made float to be multiplied by: it says nothing of the dtype that is meant."""
+    return node is not None and node.op == "_to_copy" and bool(node.parents) and node.parents[0].dtype is torch.bool
 
 
 def _is_meant(node: Node | None) -> bool:
