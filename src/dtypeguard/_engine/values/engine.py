@@ -62,7 +62,12 @@ class Harm:
         return max(self.felt.values(), default=0.0)
 
 
+_LOGS = frozenset(["log", "log2", "log10"])
 _COMPARES = frozenset(["eq", "ne", "equal"])
+
+
+def _nowhere(tensor: Tensor, given: bool = False) -> None:
+    """The row of values that are as they are meant to be."""
 
 
 class Values:
@@ -134,7 +139,9 @@ class Values:
             if op.way is Way.MATCH:
                 self.tested(op, args, tensors)
             elif tensors or results:
-                self.flags.after(op, args, kwargs, tensors, results, functools.partial(self._row_of, op, frame))
+                meant = op.name in _LOGS and self._is_indicator(tensors)
+                row = _nowhere if meant else functools.partial(self._row_of, op, frame)
+                self.flags.after(op, args, kwargs, tensors, results, row)
         except Exception as error:
             self._fault(error)
         if op.name == "_local_scalar_dense" and tensors:
@@ -202,6 +209,11 @@ class Values:
         number = private.next_sequence() - 1
         if number not in lines:  # else it made no node
             lines[number] = (self._audit.line(frame), self._audit.module())
+
+    def _is_indicator(self, inputs: list[Tensor]) -> bool:
+        """Whether values were made of booleans: the logarithm of what is impossible is -inf, and is meant."""
+        node = self._audit.lineage.get(inputs[0]) if inputs else None
+        return node is not None and bool(node.parents) and node.parents[0].dtype is torch.bool
 
     def _row_of(self, op: Operator, frame: FrameType, tensor: Tensor, given: bool = False) -> Row:
         """The row of a result; or the one for an input whose values came in from outside."""
