@@ -13,7 +13,7 @@ from typing import Any, Generic, TextIO, cast
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from ..._core.base.options import one_of
+from ..._core.base.options import explained, one_of
 from ..._engine.watch.events import ModuleRow
 from ..._engine.watch.findings import Cast as Cast
 from ..._engine.watch.findings import Findings
@@ -185,6 +185,7 @@ class AuditReport(Drawn, Generic[R]):
         """
         return self._recorder.origin_of(tensor)
 
+    @explained
     def assert_clean(
         self,
         ignore: Iterable[str] | str = (),
