@@ -19,12 +19,14 @@ class Filter:
         filters: Any = warnings.filters
         with _lock:
             self._needed += 1
-            if filters[:1] != [self._entry]:
-                filters.insert(0, self._entry)
+            filters.insert(0, self._entry)
 
-    def end(self) -> None:
+    def end(self) -> bool:
+        """Take it back; returns whether nobody needs it any more. The program may have set other filters meanwhile."""
         filters: Any = warnings.filters
         with _lock:
             self._needed -= 1
-            if not self._needed:
-                filters[:] = [one for one in filters if one is not self._entry]
+            place = next((place for place, one in enumerate(filters) if one is self._entry), None)
+            if place is not None:
+                del filters[place]
+            return not self._needed

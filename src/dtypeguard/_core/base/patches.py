@@ -114,7 +114,6 @@ def _place_of(owner: Any, name: str) -> _Place:
     original = getattr(owner, name) if inherited else own[name]
     if not _places:
         private.gather_functions()
-        warned.begin()
     place = _places.get(id(original))
     if place is not None and place.replacement is original:
         return place
@@ -148,6 +147,8 @@ class Patches:
     def replace(self, owner: Any, name: str, make: Make) -> None:
         """Call `make(following)` in place of `owner.name`, where `following` is the original or another listener's."""
         with _lock:
+            if not self._places:
+                warned.begin()
             place = _place_of(owner, name)
             if (self, make) not in place.links:
                 place.links.append((self, make))
@@ -162,13 +163,12 @@ class Patches:
             for place in reversed(self._places):
                 place.links = [link for link in place.links if link[0] is not self]
                 place.join()
+            if self._places:
+                warned.end()
             self._places.clear()
             self._eager = False
-            stood = bool(_places)
             for place in [place for place in reversed(_places.values()) if not place.links]:
                 place.put_back()
-            if stood and not _places:
-                warned.end()
 
     # ------------------------------------------------------------ threads
 

@@ -22,9 +22,8 @@ def begin() -> None:
 
 
 def end() -> None:
-    if _show is not None:
+    if _show is not None and _filter.end():
         warnings._showwarnmsg = _show  # type: ignore[attr-defined]
-        _filter.end()
 
 
 def _show_at_program(warning: Any) -> None:

@@ -16,10 +16,9 @@ import pkgutil
 import sys
 import types
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, TextIO
 
-from ..._core.base.frames import without
+from ..._core.base.frames import is_own, without
 from ..._core.base.usage import Usage
 from ..._engine.watch.selection import Selection
 from ..._engine.watch.steps import Enough
@@ -31,7 +30,6 @@ from .audit import audit
 from .conclusion import STDOUT, conclude, stands_alone
 from .ranks import Ranks
 
-_HERE = str(Path(__file__).absolute().parents[2]) + os.sep  # all of dtypeguard
 _OPS = os.path.join("torch", "_ops.py")
 
 
@@ -311,7 +309,7 @@ def _frames_of_program(trace: types.TracebackType | None) -> types.TracebackType
     def unwanted(file: str) -> bool:
         # An audit sees an operation by calling it once more from Python, so its frame brings one of torch with it.
         nonlocal ours
-        ours = file.startswith((_HERE, "<frozen importlib")) or (ours and file.endswith(_OPS))
+        ours = is_own(file) or file.startswith("<frozen importlib") or (ours and file.endswith(_OPS))
         return ours
 
     return without(trace, unwanted)
