@@ -45,6 +45,7 @@ def comparison(layers=(), parts=(), **rest):
         "reference": "float64",
         "wide": "float32",
         "verdict": "",
+        "compared": "output",
         "integers": False,
         "error": 0.018,
         "explained": explained,

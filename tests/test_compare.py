@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import dtypeguard
-from dtypeguard import CompareError, DeviceError, compare
+from dtypeguard import CompareError, DeviceError, compare, diff
 from dtypeguard._tools.compare.text import bars, of_whole
 
 LOW = {
@@ -1335,3 +1335,28 @@ def test_the_borders_of_a_kept_model_are_given_up_on_purpose(kept):
     bare = dtypeguard.unguard(copy.deepcopy(model), borders=True)
     with pytest.raises(RuntimeError, match="dtype"):
         bare(x)
+
+
+class Picky(nn.Linear):
+    """A layer that looks at the dtype itself."""
+
+    def forward(self, x):
+        if x.dtype is BF16:
+            raise ValueError("no bfloat16 here")
+        return super().forward(x)
+
+
+def test_a_model_that_refuses_a_dtype_itself_is_named():
+    with pytest.raises(CompareError, match=r"Picky does not run in bfloat16\n.*ValueError: no bfloat16 here"):
+        compare(Picky(4, 4), torch.randn(3, 4), dtype=BF16)
+
+
+@pytest.mark.parametrize("tool", ["compare", "diff"])
+def test_a_loss_that_wants_more_than_output_and_batch_is_named(tool):
+    model = nn.Linear(4, 4)
+    call = {
+        "compare": lambda loss: compare(model, torch.randn(3, 4), dtype=BF16, loss=loss),
+        "diff": lambda loss: diff(model, model, torch.randn(3, 4), loss=loss),
+    }[tool]
+    with pytest.raises(TypeError, match=f"{tool}: `loss` wants out, target, weight: pass a function of the output, or"):
+        call(lambda out, target, weight: out.sum())

@@ -22,6 +22,9 @@ def make_batch():
 def make_both():
     return make_model(), make_batch()
 
+def loss(out, batch):
+    return out.square().sum() + batch.sum()
+
 MODEL = make_model()
 
 class Refuses(nn.Linear):
@@ -50,6 +53,11 @@ def test_it_prints_the_result_and_writes_it(folder, capsys):
     assert "keep in float32: 0, 2" in text
     assert json.loads((folder / "result.json").read_text())["kept"]["names"] == ["0", "2"]
     assert "<title>" in (folder / "result.html").read_text()
+
+
+def test_a_loss_is_compared(folder, capsys):
+    assert main(["compare", "made_here:make_both", "--dtype", "bfloat16", "--loss", "made_here:loss"]) == 0
+    assert "against float64: loss error" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("arguments", [["made_here:make_both"], ["made_here:MODEL", "--batch", "made_here:make_batch"]])

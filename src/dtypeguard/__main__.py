@@ -272,7 +272,7 @@ def _compare_options(parser: argparse.ArgumentParser) -> None:
     add("--keep", type=float, metavar="ERROR", help=says)
     add("--bits", type=float, help="with --format: find the best formats with so many bits a weight on average")
     add("--attention", action="store_true", help="with --format: round the products of attention, too")
-    says = "with --format, a function of the output, or of output and batch: compare its gradients, too"
+    says = "a function of the output, or of output and batch: compare the loss; with --format, its gradients, too"
     add("--loss", metavar="package.module:loss", help=says)
     says = "with --format, and --keep or --bits: write what was found for torchao, transformers, ... as JSON"
     add("--recipe", nargs=2, metavar=("TOOL", "PATH"), help=says)
@@ -302,9 +302,8 @@ def _dryrun_options(dry: argparse.ArgumentParser) -> None:
     add("--batch", metavar="package.module:make_batch", help=f"{says} (default: drawn from annotations)")
     says = "the dtypes of parameters and inputs, with commas"
     add("--dtype", dest="dtypes", type=_list, metavar="DTYPES", help=says)
-    add(
-        "--region", type=_list, metavar="DTYPES", help="the dtypes of autocast regions, with commas; none for no region"
-    )
+    says = "the dtypes of autocast regions, with commas; none for no region (default: %(default)s)"
+    add("--region", type=_list, metavar="DTYPES", default="none,float16,bfloat16", help=says)
     says = "status 1 unless the model runs in these dtypes, with inputs of the same dtype: names, with commas"
     add("--require", type=_list, action="extend", metavar="DTYPES", default=[], help=says)
     add("--html", metavar="PATH", help="write the table as an HTML page")

@@ -42,7 +42,7 @@ def check_module(
     batch: Any = None,
     dtypes: torch.dtype | FloatName | Iterable[torch.dtype | FloatName] | None = None,
     devices: torch.device | str | Iterable[torch.device | str] | None = None,
-    region: torch.dtype | FloatName | Iterable[torch.dtype | FloatName | None] | None = None,
+    region: torch.dtype | FloatName | Iterable[torch.dtype | FloatName | None] | None = (None, "float16", "bfloat16"),
     compile: bool | str = False,
     axes: Any = None,
     elements: Any = None,
@@ -62,7 +62,7 @@ def check_module(
             these. Default: inputs are drawn from the annotations of its forward.
         dtypes: the dtype, or several, of parameters and inputs; default: float32, float64, float16, bfloat16.
         devices: the device, or several, of parameters and inputs; default: the CPU, and the GPU if there is one.
-        region: the dtype, or several, of autocast regions, and None for no region; default: None, float16, bfloat16.
+        region: the dtype of an autocast region, None for no region, or several of them; default: all three.
         compile: whether to compile too: True for the backend 'aot_eager', or the name of a backend. This calls
             `torch.compiler.reset`.
         axes, elements: as for `inputs_for`, for drawn inputs.
@@ -85,7 +85,7 @@ def check_module(
     """
     __tracebackhide__ = True
     asked = read("dtypes", _DTYPES if dtypes is None else dtypes, FLOATING)
-    regions = read("region", _REGIONS if region is None else region, _REGIONS)
+    regions = read("region", region, _REGIONS)
     places = _places(devices)
     backend = _backend(compile)
     if max_examples < 1:

@@ -121,6 +121,7 @@ class FormatComparison(Comparison):
         self.by_format: dict[str, FormatComparison] = {subject.title: self, **(by_format or {})}
         self.stays: dict[str, str] = subject.refusals(subject.formats[0])
         super().__init__(subject, found, born)
+        self.compared = "output"  # gradients have the errors of the loss
 
     @property
     def curve(self) -> list[tuple[float, float]]:

@@ -14,7 +14,7 @@ from .compare import compare
 from .recipes import check_tool, recipe
 from .text import percent
 
-_OF_FORMATS = ("bits", "loss", "recipe", "attention")  # options that have no meaning for a dtype
+_OF_FORMATS = ("bits", "recipe", "attention")  # options that have no meaning for a dtype
 
 
 def run(options: argparse.Namespace) -> int:
@@ -48,18 +48,20 @@ def run(options: argparse.Namespace) -> int:
     left = result.error if kept is None else kept.error
     if options.max_error is not None and not left <= options.max_error:
         where = "" if kept is None else f" with what is kept in {result.wide}"
-        raise Failed(f"output error {percent(left)}{where} is above --max-error {percent(options.max_error)}")
+        raise Failed(
+            f"{result.compared} error {percent(left)}{where} is above --max-error {percent(options.max_error)}"
+        )
     return 0
 
 
 def _low(options: argparse.Namespace) -> dict[str, Any]:
     """What to compare with, as `compare` takes it."""
+    loss = None if options.loss is None else found_by(options.loss)
     if not options.format:
         wrong = next((name for name in _OF_FORMATS if getattr(options, name)), None)
         if wrong is not None:
             raise Usage(f"--{wrong} goes with --format")
-        return {"dtype": options.dtype, "region": options.region}
-    loss = None if options.loss is None else found_by(options.loss)
+        return {"dtype": options.dtype, "region": options.region, "loss": loss}
     return {"format": tuple(options.format), "loss": loss, "attention": options.attention}
 
 

@@ -185,8 +185,8 @@ def _subject(
             "kept.remove(model)"
         )
     if formats is not None:
-        return formatted(model, batches, formats, device, with_batch(loss), compiled, attention)
-    subject = Subject(model, batches, dtype, region, device, with_batch(loss), compiled)
+        return formatted(model, batches, formats, device, with_batch(loss, "compare"), compiled, attention)
+    subject = Subject(model, batches, dtype, region, device, with_batch(loss, "compare"), compiled)
     _check_width(subject)
     return subject
 
@@ -199,17 +199,22 @@ def _as_dtype(option: str, value: Any, legal: Iterable[torch.dtype]) -> torch.dt
     return low
 
 
-def with_batch(loss: Any) -> Any:
-    """The loss as a function of the output and the batch as the caller gave it."""
+def with_batch(loss: Any, tool: str) -> Any:
+    """The loss as a function of the output and the batch as the caller gave it.
+
+    Raises:
+        TypeError: for a function that wants other arguments.
+    """
     if loss is None:
         return None
     try:
         parameters = [*inspect.signature(loss).parameters.values()]
     except (TypeError, ValueError):
         parameters = []
-    required = [
-        p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
-    ]
+    required = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    names = ", ".join(p.name for p in required)
+    if len(required) > 2 or any(p.kind is p.KEYWORD_ONLY for p in required):
+        raise TypeError(f"{tool}: `loss` wants {names}: pass a function of the output, or of the output and the batch")
     if len(required) < 2:
         return lambda out, batch: loss(out)
     return lambda out, batch: loss(out, batch.given)

@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -106,6 +106,7 @@ class Comparison(Drawn):
     Attributes:
         error (float): ‖low - reference‖ / ‖reference‖ over all floating outputs; inf if values are lost; for outputs of
             integers the share of values that differ.
+        compared ("loss" | "output"): what has this error: the loss, if one was passed, else the outputs.
         explained (float | None): the sum of the shares, 1.0 = all of the error; None if there are no shares.
         linear (bool): whether shares tell what layers save: they explain 0.9 to 1.1 of the error, and choices less than
             0.1.
@@ -133,6 +134,7 @@ class Comparison(Drawn):
         self._search: Search | None = None
         self._kept: Kept | None = None
         self.error: float = found.error
+        self.compared: Literal["loss", "output"] = "output" if subject.loss is None else "loss"
         self.reference: torch.dtype = subject.precision
         self.born: tuple[str, ...] = born
         self.explained: float | None = found.explained
@@ -230,7 +232,7 @@ class Comparison(Drawn):
         """The first line of the report, without the dtypes."""
         if self._found.integers:
             return f"{percent(self.error)} of the outputs' integers differ"
-        said = "outputs are not finite" if math.isinf(self.error) else f"output error {percent(self.error)}"
+        said = "outputs are not finite" if math.isinf(self.error) else f"{self.compared} error {percent(self.error)}"
         if self.explained is not None:
             said += f", explained {percent(self.explained)}"
         first = next((name for name in self.depth if name and self._found.courses[name].error > LARGE), None)
@@ -307,6 +309,7 @@ class Comparison(Drawn):
             "reference": self.reference,
             "wide": self.wide,
             "verdict": self.verdict(),
+            "compared": self.compared,
             "integers": found.integers,
             "error": self.error,
             "explained": self.explained,

@@ -19,8 +19,8 @@ from .batches import Batch
 from .draws import Draws, drawing
 
 Loss = Callable[..., Any]
-# What PyTorch raises for operands of dtypes that it does not take.
-REFUSALS = (RuntimeError, TypeError, NotImplementedError)
+# What PyTorch raises for operands of dtypes that it does not take, and models that look at the dtype themselves.
+REFUSALS = (RuntimeError, TypeError, ValueError, AssertionError)
 
 
 @dataclass(eq=False)

@@ -315,7 +315,7 @@ class Trace(Mode):
                             self._reach(one)
                         else:
                             self._weigh(call.name, one, own)
-        except (*REFUSALS, ValueError):
+        except REFUSALS:
             return False
         return True
 

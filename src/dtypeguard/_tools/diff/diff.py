@@ -209,7 +209,7 @@ def _loss(loss: Any) -> Loss | None:
     """The loss as a function of the output and the batch."""
     if loss is not None and not callable(loss):
         raise TypeError(f"diff: `loss` is {kind_of(loss)}: pass a function of the output")
-    own = with_batch(loss)
+    own = with_batch(loss, "diff")
 
     def checked(out: Any, batch: Batch) -> Any:
         value = own(out, batch)

@@ -18,7 +18,7 @@ def run(options: argparse.Namespace) -> int:
     """
     try_files(options, "json", "html")
     model, batch = made_by(options.model), None if options.batch is None else made_by(options.batch)
-    regions = options.region and [None if name.lower() == "none" else name for name in options.region]
+    regions = [None if name.lower() == "none" else name for name in options.region]
     try:
         table = dryrun(model, batch, dtypes=options.dtypes, region=regions)
     except Undrawn as error:

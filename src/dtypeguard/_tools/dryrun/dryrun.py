@@ -35,7 +35,7 @@ def dryrun(
     batch: Any = None,
     *,
     dtypes: torch.dtype | FloatName | Iterable[torch.dtype | FloatName] | None = None,
-    region: torch.dtype | FloatName | Iterable[torch.dtype | FloatName | None] | None = None,
+    region: torch.dtype | FloatName | Iterable[torch.dtype | FloatName | None] | None = (None, "float16", "bfloat16"),
     device: torch.device | str | None = None,
 ) -> DryrunTable:
     """In which dtypes a model runs, and what comes out, without its memory and without computing it.
@@ -52,8 +52,7 @@ def dryrun(
             meta. Default: it is drawn from the annotations of the model's forward.
         dtypes: the dtype of parameters and floating inputs, or its name, or several; default: float32, float64,
             float16 and bfloat16.
-        region: the dtype of an autocast region, or several, with None for no region; default: None, float16 and
-            bfloat16.
+        region: the dtype of an autocast region, None for no region, or several of them; default: all three.
         device: whose kernels are asked; default: the GPU if there is one, else the CPU.
 
     Returns:
@@ -74,7 +73,7 @@ def dryrun(
     """
     original, root = Original(model), root_of(model)
     asked = read("dtypes", _DTYPES if dtypes is None else dtypes, FLOATING)
-    regions = read("region", _REGIONS if region is None else region, _REGIONS)
+    regions = read("region", region, _REGIONS)
     place = _as_device(device)
     with unheard(), apart(), aside():
         inputs = _inputs(root, batch)
