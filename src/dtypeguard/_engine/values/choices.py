@@ -151,6 +151,8 @@ class Choices:
         mine, theirs = (self._wide(one, torch.float64 if double else torch.float32) for one in args[:2])
         size = torch.maximum(mine.abs(), theirs.abs())
         there = ((mine - theirs).abs() <= _SAME * torch.finfo(size.dtype).eps * size) & (size > 0) & size.isfinite()
+        if len(tensors) == 1 and args[1] and not torch.equal(out, there):  # with a number of the program's
+            row.parent, row.compared = held[0].row, max(row.compared, held[0].error)
         if int((out & ~there & (size > 0)).sum()):  # others are found instead, as of two that are nearly largest
             return
         lost = there & ~out

@@ -409,7 +409,8 @@ class Values:
         for row in self.rows:
             if not row.compared or row.parent is None or not any(step.dtype in HALF for step in row.chain()):
                 continue
-            if self._blame("a comparison", row.site, row.parent, row.compared) is Cause.BORN:
+            cause = self._blame("a comparison", row.site, row.parent, row.compared)
+            if cause is Cause.BORN or (cause is not None and row.looked_up):
                 row.flipped = 0  # what was compared is gone: the comparison is as it should be
         for harm in sorted(self.harms.values(), key=lambda harm: -harm.error):
             self._audit.emit("harmed", harm)
