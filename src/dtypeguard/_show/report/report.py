@@ -372,27 +372,32 @@ class AuditReport(Drawn, Generic[R]):
     def __repr__(self) -> str:
         return f"<{self._summary(causes_of(self.findings))}>"
 
-    def _summary(self, causes: Sequence[Cause], hidden: Sequence[Cause] = ()) -> str:
+    def _summary(self, causes: Sequence[Cause], hidden: Sequence[Cause] = (), fixed: Sequence[Cause] = ()) -> str:
         """How much there is, in a line; `hidden` causes are known, or of no interest."""
-        what = counted(causes).replace(" and ", ", ") or ("nothing more found" if hidden else "nothing found")
-        rest = f"; {counted(hidden)} not shown" if hidden else ""
+        what = counted(causes).replace(" and ", ", ") or ("nothing more found" if hidden or fixed else "nothing found")
+        rest = f"; {counted(fixed)} fixed" if fixed else ""
+        rest += f"; {counted(hidden)} not shown" if hidden else ""
         so_far = " so far, it is still running" if self._recorder.running else ""
         ended = "" if self.stopped is None else f"; the program was ended after {number(self.stopped, 'step')}"
         return f"audit report: {what}{rest}; {cast_count(self.casts)}{ended}{so_far}"
 
-    def _text(self, style: Style, findings: Sequence[Finding] | None = None, casts: bool = True) -> str:
+    def _text(
+        self, style: Style, findings: Sequence[Finding] | None = None, casts: bool = True, fixed: Sequence[Finding] = ()
+    ) -> str:
         """The report, or these of its findings."""
         causes = causes_of(self.findings if findings is None else findings)
-        hidden = [] if findings is None else causes_of(f for f in self.findings if f not in findings)
+        hidden = [] if findings is None else causes_of(f for f in self.findings if f not in findings and f not in fixed)
         changes = changes_of(causes)
         over = not self._recorder.running
         lines = [*verdict_lines(verdict(changes, causes), changes, style), ""] if causes and over else []
         lines += (
-            [*paragraphs(causes, style), ""] if causes else ["nothing more found" if hidden else "nothing found", ""]
+            [*paragraphs(causes, style), ""]
+            if causes
+            else ["nothing more found" if hidden or fixed else "nothing found", ""]
         )
         if casts and (table := [*cast_lines(self.casts, style)]):
             lines += [*table, ""]
-        return "\n".join([*lines, *self._shadowed(style), self._summary(causes, hidden)])
+        return "\n".join([*lines, *self._shadowed(style), self._summary(causes, hidden, causes_of(fixed))])
 
     def _shadowed(self, style: Style) -> list[str]:
         """What was looked at of values, in a sentence."""

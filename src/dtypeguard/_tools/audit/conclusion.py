@@ -57,10 +57,11 @@ def conclude(
     reason = _reason(report, status, new, least, options, known)
     to_file = options.output not in (None, STDOUT)
     edits = [] if mending is None else [*mending.edits, *mending.written]
-    text = _format_report(report, shown, options, None if to_file else out, edits)
+    fixed = [] if mending is None else [finding for edit in mending.written for finding in edit.findings]
+    text = _format_report(report, shown, options, None if to_file else out, edits, fixed)
     notes = [*notes, *([] if mending is None else mending.lines()), *_too_late(options)]
     if stands_alone(options):
-        notes.append(report._text(Style.of(sys.stderr), shown))
+        notes.append(report._text(Style.of(sys.stderr), shown, fixed=fixed))
     try:
         for path, keep in ((options.json, report.to_json), (options.html, report.to_html)):
             if path is not None:
@@ -86,7 +87,8 @@ def conclude(
 
 
 def _format_report(
-    report: AuditReport, shown: list[Finding], options: argparse.Namespace, stream: TextIO | None, edits: list[Edit]
+    report: AuditReport, shown: list[Finding], options: argparse.Namespace, stream: TextIO | None, edits: list[Edit],
+    fixed: list[Finding],
 ) -> str:  # fmt: skip
     """What is printed, in the format that was asked for."""
     if options.format == "json":
@@ -95,7 +97,8 @@ def _format_report(
         return sarif(causes_of(shown), edits)
     if options.format == "github":
         return "\n".join(github(causes_of(shown), edits))
-    return report._text(Style.of(stream), shown, casts=options.casts and not options.quiet and not options.fix)
+    casts = options.casts and not options.quiet and not options.fix
+    return report._text(Style.of(stream), shown, casts, fixed)
 
 
 def _too_late(options: argparse.Namespace) -> Iterator[str]:
