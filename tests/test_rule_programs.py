@@ -267,3 +267,14 @@ FIXES = {
 @pytest.mark.parametrize(("source", "fix"), FIXES.values(), ids=FIXES)
 def test_a_fix_speaks_of_the_program(source, fix, tmp_path):
     assert fix in [finding.fix for finding in audited(tmp_path, source).findings]
+
+
+def test_advice_about_a_result_is_for_its_own_line_and_not_for_the_birth_of_a_dtype(tmp_path):
+    source = NUMPY + (
+        "table, net = torch.rand(8, 16), nn.Linear(16, 16)\n"
+        "with torch.autocast('cpu', dtype=torch.bfloat16):\n"
+        "    out = net(torch.rand(8, 16)) + table\n"
+    )
+    (finding,) = audited(tmp_path, source).findings
+    assert finding.rule == "DG102" and finding.fix.startswith("leave it, where float32 is meant")
+    assert finding.edit.line == finding.line == 7

@@ -116,20 +116,23 @@ class Node:
             queue += same[: most - len(queue)]
         return found
 
-    def step(self, born: bool) -> Step:
-        """The line as a step of an origin, which may be the one where the dtype is born."""
+    def step(self, born: bool, edit: bool = True) -> Step:
+        """The line as a step of an origin, which may be the one where the dtype is born, and the one to edit."""
         if self.named or not born:
             return Step(str(self))
         how = "first seen" if self.op == FIRST else "born"
-        return Step(str(self), self.site, f"{name_of(self.dtype)} is {how} here")
+        return Step(str(self), self.site, f"{name_of(self.dtype)} is {how} here", edit)
 
-    def line(self) -> tuple[str, ...]:
-        """The lines from birth to here; what lies between the first and the last ones is left out."""
+    def line(self, edit: bool = True) -> tuple[str, ...]:
+        """The lines from birth to here; what lies between the first and the last ones is left out.
+
+        `edit` is whether the line of the birth is the one to edit.
+        """
         lines: list[Step] = []
         node: Node | None = self
         born = 0
         while node is not None:
-            text = node.step(node is self.birth)
+            text = node.step(node is self.birth, edit)
             if not lines or lines[-1] != text:
                 lines.append(text)
             if node is self.birth:

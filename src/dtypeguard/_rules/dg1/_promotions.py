@@ -235,7 +235,8 @@ def blame(audit: Recorder) -> None:
             audit.blame(row.nodes, effect, own_dtype=True)
 
 
-def tell(rule: Rule, row: Promotions, audit: Recorder, **facts: Any) -> None:
+def tell(rule: Rule, row: Promotions, audit: Recorder, at_birth: bool = True, **facts: Any) -> None:
+    """Tell of them; `at_birth` is whether the advice is about the line where the dtype was born."""
     nodes = row.nodes if not row.own else () if row.narrow_node is None else (row.narrow_node,)
     facts = {**facts_of(row.site, row.op, row.pair, row.result, row.bytes), **facts}
     if row.cast_back and not row.harms:
@@ -245,7 +246,7 @@ def tell(rule: Rule, row: Promotions, audit: Recorder, **facts: Any) -> None:
     finding = audit.find(
         rule, row.site, module=row.module, op=row.op, severity=None if row.harms else Severity.INFO,
         facts=facts, from_dtype=like(row.pair[1], row.narrow), to_dtype=row.result, bytes=row.bytes,
-        origin=nodes[0].line() if nodes else (),
+        origin=nodes[0].line(at_birth) if nodes else (),
     )  # fmt: skip
     if finding is not None:
         finding.count += row.count - 1

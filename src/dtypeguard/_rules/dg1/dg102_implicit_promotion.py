@@ -99,4 +99,4 @@ def judge(audit: Recorder) -> None:
             back = f"else `.to(torch.{half})` on the result"
             facts = {"advice": f"leave it, where {wide} is meant, as in a residual stream {why}; {back}"}
         if not row.creeps:
-            tell(RULE, row, audit, **facts)
+            tell(RULE, row, audit, at_birth=row.own or not row.autocast, **facts)
