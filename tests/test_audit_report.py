@@ -526,3 +526,9 @@ def test_a_new_root_is_named_without_making_names_that_nobody_asked_for():
 )
 def test_a_function_that_is_audited_may_have_any_keyword(name):
     assert audit(lambda *args, **kwargs: (args, kwargs), 3, **{name: "DG1"}).result == ((3,), {name: "DG1"})
+
+
+def test_a_function_that_is_called_without_its_arguments_is_told_how_an_audit_is_written():
+    with pytest.raises(TypeError, match="missing 1 required positional argument") as caught:
+        audit(lambda x: x)
+    assert "audit(function, x) calls the function" in caught.value.__notes__[0]

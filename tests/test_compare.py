@@ -1261,6 +1261,8 @@ def test_the_text_and_the_data_agree(tmp_path):
     assert data == json.loads((tmp_path / "result.json").read_text())
     assert data["error"] == result.error
     assert dtypeguard.results.Kept.from_dict(data["kept"]) == kept
+    with pytest.raises(TypeError, match="from_dict: None is no dict"):
+        dtypeguard.results.Kept.from_dict(None)
     assert [row["name"] for row in data["layers"]] == [layer.name for layer in result.layers]
     json.loads(compare(Overflows(), torch.randn(16, 8), dtype=F16).to_json())  # JSON has no infinity
 

@@ -285,7 +285,7 @@ def test_a_cell_is_audited_and_its_source_is_replaced_by_the_mended_one():
     made = nbformat.v4.new_notebook(
         cells=[
             nbformat.v4.new_code_cell(text)
-            for text in ("%load_ext dtypeguard.integrations.notebook", "import torch", cell, "%%dtypeguard --fax\n1")
+            for text in ("%load_ext dtypeguard.integrations.notebook", "import torch", cell, "%%dtypeguard --fixx\n1")
         ]
     )
     replies = []
@@ -303,5 +303,5 @@ def test_a_cell_is_audited_and_its_source_is_replaced_by_the_mended_one():
     assert "1 warning" in outputs[2]["text/plain"]
     ((payload),) = [one for one in replies[2]["content"]["payload"] if one["source"] == "set_next_input"]
     assert payload["replace"]
+    assert "unrecognized arguments: --fixx (did you mean '--fix'?)" in outputs[3]["stdout"]
     assert payload["text"] == cell.replace("x.half()", "x = x.half()") + "\n"
-    assert "unrecognized arguments: --fax" in outputs[3]["stderr"]

@@ -17,6 +17,7 @@ import shlex
 import types
 from typing import Any
 
+from .._core.base.pyproject import near
 from .._show.report.edits import Edit
 from .._show.report.report import AuditReport
 from .._tools.audit.audit import audit
@@ -27,6 +28,11 @@ from .._tools.fix.search import Run
 def load_ipython_extension(shell: Any) -> None:
     """Register `%%dtypeguard`; IPython calls it."""
     shell.register_magic_function(types.MethodType(_audited, shell), "cell", "dtypeguard")
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Take `%%dtypeguard` away; IPython calls it."""
+    shell.magics_manager.magics["cell"].pop("dtypeguard", None)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -42,11 +48,16 @@ def _parser() -> argparse.ArgumentParser:
 
 def _audited(shell: Any, line: str, cell: str) -> AuditReport | None:
     """Run a cell under an audit."""
+    parser = _parser()
     try:
-        options = _parser().parse_args(shlex.split(line))
+        options, unknown = parser.parse_known_args(shlex.split(line))
     except (argparse.ArgumentError, SystemExit) as error:
         if isinstance(error, argparse.ArgumentError):
             print(f"%%dtypeguard: {error}")
+        return None
+    if unknown:
+        known = [name for action in parser._actions for name in action.option_strings]
+        print(f"%%dtypeguard: unrecognized arguments: {' '.join(unknown)}{near(unknown[0], known)}")
         return None
     with audit(values=options.values, ignore=options.ignore) as report:
         ran = shell.run_cell(cell)

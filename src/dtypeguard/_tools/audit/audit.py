@@ -264,6 +264,11 @@ def _call(
         with watch:
             report.result = function(*args, **kwargs)
     except Exception as error:
+        ended = error.__traceback__
+        if isinstance(error, TypeError) and not args and ended is not None and ended.tb_next is None:
+            error.add_note(
+                "dtypeguard.audit(function, x) calls the function; `with dtypeguard.audit():` audits a block"
+            )
         if report.findings:
             error.add_note(f"dtypeguard.audit found:\n{report.findings}")
         raise

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..._core.base.dtypes import BY_NAME
 from ..._core.base.modules import root_of
-from ..._core.base.options import refuse_no_module
+from ..._core.base.options import kind_of, refuse_no_module
 from ..._show.result import Drawn
 from ..._show.svg import Chart
 from .borders import check_names, keep_wide
@@ -103,13 +103,15 @@ class Kept(Drawn):
             The same modules.
 
         Raises:
-            ValueError: for anything else.
+            TypeError, ValueError: for anything else.
 
         >>> import torch, dtypeguard
         >>> kept = dtypeguard.results.Kept(("encoder",), 1e-3, 2, torch.bfloat16)
         >>> dtypeguard.results.Kept.from_dict(kept.to_dict()) == kept
         True
         """
+        if not isinstance(data, Mapping):
+            raise TypeError(f"from_dict: {kind_of(data)} is no dict: pass what `to_dict` of a `Kept` gave")
         lacks = [field.name for field in dataclasses.fields(cls) if field.name not in data]
         if lacks:
             raise ValueError(f"from_dict: there is no {lacks[0]!r} in it: pass what `to_dict` of a `Kept` gave")
