@@ -276,5 +276,6 @@ def test_advice_about_a_result_is_for_its_own_line_and_not_for_the_birth_of_a_dt
         "    out = net(torch.rand(8, 16)) + table\n"
     )
     (finding,) = audited(tmp_path, source).findings
-    assert finding.rule == "DG102" and finding.fix.startswith("leave it, where float32 is meant")
+    assert finding.rule == "DG102"
+    assert finding.fix.startswith("leave it, where float32 is meant")
     assert finding.edit.line == finding.line == 7
