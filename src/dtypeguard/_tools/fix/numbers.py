@@ -70,12 +70,12 @@ def bool_mask(place: Place, at: At) -> Iterator[Candidate]:
         masks = [arg for arg in node.args if arg.keyword and "mask" in arg.keyword.value] or list(node.args[3:])
         hides = source.called(node) != "scaled_dot_product_attention"  # to which True means: look at it
         for arg in masks:
-            known = _hides(At(source, arg.value))
+            known = _hides(At(source, arg.value), place)
             text = "~" if known is not None and known is not hides else ""
             yield [source.replace(arg.value, f"{text}{source.closed(arg.value)}.bool()")]
     if isinstance(node, cst.BinaryOperation):
         for mask, scores in ((node.right, node.left), (node.left, node.right)):
-            if (hidden := _hides(At(source, mask))) is not None:
+            if (hidden := _hides(At(source, mask), place)) is not None:
                 text = f"{'' if hidden else '~'}{source.closed(mask)}.bool()"
                 yield [source.replace(node, f"{source.closed(scores)}.masked_fill({text}, float('-inf'))")]
                 return
@@ -84,14 +84,18 @@ def bool_mask(place: Place, at: At) -> Iterator[Candidate]:
 _INVERTED = re.compile(r"\(*(~|1(\.0?)?\s*-|\w+\.logical_not\()|.*\.logical_not\(\)")
 
 
-def _hides(mask: At) -> bool | None:
+def _hides(mask: At, place: Place) -> bool | None:
     """Whether a 1 in a mask hides a place, as its name or what it is made of says; None where nothing does."""
-    code, inverted = mask.source.code(mask.node), False
-    for text in [code, *(one.source.code(one.node) for one in origins(mask))]:
-        inverted ^= bool(_INVERTED.match(text))
-        for hides, words in (False, ("tril", "!=")), (True, ("triu", "==")):
-            if any(word in text for word in words):
-                return hides is not inverted
+    code = mask.source.code(mask.node)
+    written = [one.source.code(one.node) for one in origins(mask)]
+    ran = [step.rpartition(" at ")[0] for step in reversed(place.finding.origin)]  # nothing, if lines were left out
+    for texts in [code, *written], ran if all(ran) else []:
+        inverted = False
+        for text in texts:
+            inverted ^= bool(_INVERTED.match(text))
+            for hides, words in (False, ("tril", "!=")), (True, ("triu", "==")):
+                if any(word in text for word in words):
+                    return hides is not inverted
     inverted = bool(_INVERTED.match(code))
     for hides, names in (False, r"attention_mask|valid|keep"), (True, r"pad|causal|hid"):
         if re.search(names, code):
