@@ -40,7 +40,7 @@ SOFTMAX = (
 )  # fmt: skip
 
 # Their results are constants, random numbers or what a file has, and have no error.
-_FRESH = frozenset(
+FRESH = frozenset(
     """
     empty empty_like empty_strided empty_permuted new_empty new_empty_strided zeros zeros_like new_zeros ones ones_like
     new_ones full full_like new_full eye scalar_tensor lift_fresh lift_fresh_copy _efficientzerotensor rand rand_like
@@ -315,7 +315,7 @@ def _way(own: bool, name: str, results: Any, writes: bool, tags: Any) -> Way:
         and not writes
         and any(r.alias_info is not None and not r.alias_info.is_write for r in results)
     )
-    if view or name in _FRESH:
+    if view or name in FRESH:
         return Way.NONE
     if not own or name in _MOVES or (name.startswith(_KERNELS) and name not in FUSED | NORMS):
         return Way.OPAQUE

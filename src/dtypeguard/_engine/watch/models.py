@@ -17,6 +17,7 @@ from .lineage import Cause, Node
 from .patches import around
 from .recorder import Recorder
 from .sites import Site
+from .spots import asked_for
 
 _DTYPES = {"half": torch.float16, "bfloat16": torch.bfloat16, "float": torch.float32, "double": torch.float64}
 _MOST = 4  # times as many parameters as there are others tell the dtype of a model
@@ -63,13 +64,14 @@ def _report_conversion(
     site: Site,
 ) -> None:  # fmt: skip
     event = Conversion(model, audit.path_of(model), name, *_target(name, args, kwargs), before, site)
+    named = next((step.site for step in asked_for(site, "") if step.site is not None), site)
     for path, module, kind, own, tensor in tensors_below(model):
         changed = before.get((path, own), tensor.dtype) is not tensor.dtype
         node = audit.lineage.get(tensor) if kind == "buffer" and changed else None
         hidden = node is not None and node.site.file != site.file  # a library's own `.to` was called at the line
         if changed and (kind == "parameter" or hidden) and not isinstance(module, ScriptModule):
             full = f"{kind} {event.inside(path)}.{own}"
-            _since(audit, full, name, site, module, own, tensor, Converted(weakref.ref(model)))
+            _since(audit, full, name, named, module, own, tensor, Converted(weakref.ref(model)))
     audit.emit("converted", event)
 
 

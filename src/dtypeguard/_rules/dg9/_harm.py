@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from ..._core.base.dtypes import HALF, WIDER, name_of
+from ..._engine.ops import FRESH
 from ..._engine.values.engine import Harm
 from ..._engine.values.rows import Cause, Row
 from ..._engine.watch.recorder import Recorder
@@ -55,9 +56,21 @@ def lost_before(row: Row) -> Row | None:
     return next((one for one in before if one.cause is Cause.AMPLIFIED), None)
 
 
+def compute(row: Row, why: str = "") -> str:
+    """That a line is to be computed in the wider dtype, and not its result alone; or that it is not to cast to it."""
+    what = row.site.expression or row.name
+    if row.name in _CASTS:
+        return f"stay in {wide_of(row)}: `{what}` rounds"
+    return f"compute `{what}` and what it is computed from in {wide_of(row)}{why and f': {why}'}"
+
+
 def _birth(row: Row, edit: bool) -> Step | None:
-    """The line at which the half dtype was born of what a line computes from, or writes to."""
-    birth, how = None if row.node is None or row.dtype not in HALF else row.node.birth, "is born"
+    """The line at which the half dtype was born of what a line computes from, or writes to.
+
+    A total that was made like another tensor (`torch.zeros_like`) is made there.
+    """
+    node = None if row.dtype not in HALF else row.node
+    birth, how = None if node is None else node if edit and node.op in FRESH else node.birth, "is born"
     if birth is None or birth.dtype is not row.dtype:
         return None
     if birth.named:  # by a conversion of its module, if that was seen
@@ -105,7 +118,7 @@ def enter(
         "what": row.site.expression or row.name,
         "dtype": name_of(row.dtype),
         "wide": wide_of(row),
-        "rounded": "" if rounded in (None, row) else f"; rounded in {name_of(rounded.dtype)}: {rounded}",
+        "rounded": "" if lost or rounded in (None, row) else f"; rounded in {name_of(rounded.dtype)}: {rounded}",
         "lost": f"; the digits are lost at {lost}" if lost else "",
         **facts,
     }

@@ -13,7 +13,7 @@ from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.rule import Rule, Severity
 from ..._engine.watch.text import limit
 from ._forms import instead
-from ._harm import enter, lost_before, number, wide_of
+from ._harm import compute, enter, lost_before, number, wide_of
 
 RULE = Rule(
     "DG901",
@@ -99,8 +99,7 @@ def _advice(harm: Harm, lost: Row | None) -> str:
     if (written := instead(row)) is not None:
         return written
     if lost is not None:
-        what = lost.site.expression or lost.name
-        return f"compute `{what}` and what it is computed from in {wide_of(lost)}: it makes roundings large"
+        return compute(lost, "it makes roundings large")
     overflows = row.dtype is torch.float32 or row.born > row.lost  # in the wider dtype of half precision too
     if harm.cause is Cause.BORN and overflows and row.name.rstrip("_") in _INSTEAD:
         return _INSTEAD[row.name.rstrip("_")]

@@ -6,7 +6,7 @@ from ..._engine.watch.events import on
 from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.rule import Rule, Severity
 from ._forms import instead
-from ._harm import enter, keep, share, wide_of, would_be
+from ._harm import compute, enter, keep, share, wide_of, would_be
 
 RULE = Rule(
     "DG902",
@@ -36,7 +36,6 @@ _INSTEAD = {  # functions of probabilities, which cannot be near enough to 1
 def amplified(harm: Harm, audit: Recorder) -> None:
     if harm.cause is Cause.AMPLIFIED:
         row = harm.row
-        what = row.site.expression or row.name
         better, before = instead(row) or _INSTEAD.get(row.name), keep(row)
         facts = {
             "came": share(max(row.incoming, row.half_ulp)),
@@ -47,6 +46,6 @@ def amplified(harm: Harm, audit: Recorder) -> None:
             or (
                 f"keep it in {wide_of(row)}: what each round of a loop rounds away builds up" if row.builds_up else None
             )
-            or f"compute `{what}` and what it is computed from in {wide_of(row)}",
+            or compute(row),
         }
         enter(RULE, audit, row, facts, harm, earlier=not better and before is not None)

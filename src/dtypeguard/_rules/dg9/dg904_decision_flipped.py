@@ -6,14 +6,14 @@ from ..._engine.values.rows import Row
 from ..._engine.watch.events import on
 from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.rule import Rule, Severity
-from ._harm import enter, keep, number, wide_of
+from ._harm import compute, enter, keep, lost_before, number, wide_of
 
 RULE = Rule(
     "DG904",
     "decision-flipped",
     Severity.WARNING,
     summary="Rounding changes a choice: an index, an order, a comparison.",
-    says="`{what}`: {harm}{rounded}",
+    says="`{what}`: {harm}{rounded}{lost}",
     fix="{advice}",
     at_birth=True,
     why=(
@@ -26,7 +26,7 @@ RULE = Rule(
         "would be found in the wider dtype only, is reported too. "
         "It needs an audit with `values=True`."
     ),
-    unsafe=("whole_division", "near_equal", "widen_rounding", "retype_inside", "widen_origins"),
+    unsafe=("whole_division", "near_equal", "widen_rounding", "retype_inside", "widen_behind", "widen_origins"),
     sources=("https://github.com/NVIDIA/TensorRT-LLM/issues/3847",),
 )  # fmt: skip
 
@@ -47,7 +47,7 @@ def flipped(row: Row, audit: Recorder) -> None:
     others, rows = row.sets
     if not sure and not others > _SOME * rows:
         return
-    earlier = False
+    earlier, lost = False, None
     was, is_ = row.changed if sure or row.other_place is None else row.other_place
     if row.looked_up:
         harm = f"{row.flipped} of {row.decided} equal values are not found: {was:.9g} for {is_:.9g}"
@@ -58,7 +58,9 @@ def flipped(row: Row, audit: Recorder) -> None:
             harm = f"{others} of {rows} rows have other places than in {wide_of(row)}"
         harm += f": {number(was)} instead of {number(is_)}"
         integers, before = _integers(row), keep(row)
-        advice, earlier = integers or before or _computed(row), integers is None and before is not None
+        lost = None if integers or before else lost_before(row)
+        advice = integers or before or (compute(lost, "it makes roundings large") if lost else _computed(row))
+        earlier = integers is None and (before or lost) is not None
     cast, severity = row.rounded(), None
     if not sure:
         if cast is not None and cast.name == "_to_copy" and cast is row.parent:  # it was wide one line before
@@ -66,7 +68,7 @@ def flipped(row: Row, audit: Recorder) -> None:
             earlier = False
         else:
             severity = Severity.INFO
-    enter(RULE, audit, row, {"harm": harm, "advice": advice}, None, severity=severity, earlier=earlier)
+    enter(RULE, audit, row, {"harm": harm, "advice": advice}, None, severity, lost, earlier)
 
 
 def _computed(row: Row) -> str:

@@ -188,6 +188,13 @@ def widen_rounding(place: Place, at: At) -> Iterator[Candidate]:
 
 
 @move
+def widen_behind(place: Place, at: At) -> Iterator[Candidate]:
+    """Computes the line that loses the digits in a wider dtype."""
+    if place.birth is not None and place.finding.edit == place.finding.spots[1]:
+        yield from widen_operands(place, place.birth)
+
+
+@move
 def widen_origins(place: Place, at: At) -> Iterator[Candidate]:
     """Keeps what the line is computed from in a wider dtype."""
     yield from _origins_as(at, place.wide)

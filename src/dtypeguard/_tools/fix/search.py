@@ -234,6 +234,8 @@ class Search:
         moves, state, run = found
         keys = {state.key(finding) for finding in run.bad}
         gone = [(self.state.key(f), f) for f in self.last.bad if self.state.key(f) not in keys]
+        if not gone:  # a later edit took back what an earlier one did
+            return False
         findings = [self._first.get(key) or replace(f, line=key[2]) for key, f in gone]
         self.proofs.append(Proof(moves, tuple(findings), self.state, state))
         self.state, self.last = state, run
@@ -268,7 +270,9 @@ class Search:
             # An edit removed an error that had ended the program; what is found only now, further on, does not count
             # against it.
             for edited, run, new in later:
-                if base.error and not run.error and not any(self._touches(c, state, edited) for c in new):
+                first = {self.state.key(finding) for finding in self.last.bad}
+                again = any(edited.key(cause.first) in first for cause in new)
+                if base.error and not run.error and not again and not any(self._touches(c, state, edited) for c in new):
                     return (name,), edited, run
             for edited, run, new in later[:3]:
                 found = self._solve(new, edited, run, kinds, depth - 1)
