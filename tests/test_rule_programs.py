@@ -109,7 +109,7 @@ def test_a_rule_has_programs_on_both_sides(rule):
 
 def pasted(source, fix, line):
     """The program with the fix written into it: `x.to(...)` for x, `x = ...` for the same without; None for words."""
-    codes = re.findall(r"`([^`]+)`", fix)
+    codes = re.findall(r"`([^`]+)`(?! rounds)", fix)  # what rounds is there already
     if "` before the conversion, and `" in fix:
         lines = source.splitlines()
         return "\n".join([*lines[: line - 1], codes[0], lines[line - 1], codes[1], *lines[line:]])

@@ -45,6 +45,7 @@ class Row:
 
     __slots__ = (
         "absorbed",
+        "against",
         "backward",
         "beside",
         "born",
@@ -58,6 +59,7 @@ class Row:
         "distinct",
         "dtype",
         "error",
+        "exact",
         "example",
         "factor",
         "flipped",
@@ -92,12 +94,14 @@ class Row:
     def __init__(self, name: str, site: Site, module: str | None, dtype: torch.dtype, backward: bool) -> None:
         self.name, self.site, self.module, self.dtype, self.backward = name, site, module, dtype, backward
         self.visits = 0
+        self.exact = False  # it rounds nothing, it only moves values
         self.node: Any = None  # the line that what it computes from, or writes to, comes from
         self.since = math.inf  # the operation of the program at which it spoiled values first
         self.error = 0.0  # the largest that was measured, of the worst row of a tensor
         self.whole = 0.0  # that of all its values
         self.incoming = 0.0  # the error of its inputs at that measurement
         self.parent: Row | None = None
+        self.against: Row | None = None  # of a difference, the row of the other operand
         self.beside: tuple[Row, ...] = ()  # of its other inputs, those that had lost finite values too
         self.previous: Row | None = (
             None  # the row that computed an input of this shape: the last round of a running total
@@ -201,11 +205,22 @@ class Row:
         yield from mere
 
     def rounded(self) -> "Row | None":
-        """The row behind this one in which the error was rounded that this one makes larger."""
-        rows = list(self.chain())[1:]
+        """The row behind this one in which the error was rounded that this one makes larger.
+
+        Of a difference it is in one operand alone: what both have in common is no part of it.
+        """
+        rows, common, own = list[Row](), set[Row](), False
+        for row in self.chain():
+            if own := row in common and any(not one.exact for one in rows[1:]):
+                break
+            rows.append(row)
+            other = () if row.against is None else tuple(row.against.chain())
+            if row.parent not in other:  # else both are of one line
+                common.update(other)
+        rows = [row for row in rows[1:] if not row.exact] or rows[1:]
         grown = [row for row in rows if row.error and row.incoming <= row.error / 2]
         mine = [row for row in grown if row.dtype in HALF or row.error <= _ROUNDINGS * row.half_ulp]
-        return next(iter([*mine, *grown, *rows[-1:]]), None)
+        return next(iter([*mine, *(rows[-1:] if own else ()), *grown, *rows[-1:]]), None)
 
     def measured(self, error: Error, effective: float, incoming: float, parent: "Row | None") -> bool:
         """Enter what was measured; whether it is worse than all before."""

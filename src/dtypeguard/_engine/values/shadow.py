@@ -36,6 +36,7 @@ _LONG = 16  # writes to one tensor, from which on it is looked at as often as a 
 _WRONG = 0.25  # an error of what is written, for which it may go another way
 _GROWN = 2.0  # times the error of what is added
 _ODD = frozenset(2 * 8**n + 1 for n in range(10))
+_DIFFERENCES = frozenset(["sub", "add", "rsub"])
 _OFTEN = 32  # visits of a running total between two measurements
 _BUILT_UP = {True: 0.02, False: 0.1}  # an error that has grown in a loop, of half precision or of a wide state
 
@@ -166,6 +167,7 @@ class Shadow:
                 held.row, held.read, held.integers, held.data = row, False, integers, data
                 pairs.append((tensor, held))
         if row.visits == 1:  # of a total what it was before
+            row.exact = op.exact and not op.rounds(inputs, row.dtype)
             first = next((one for one in args if isinstance(one, Tensor) and one.dtype is row.dtype), None)
             row.node = None if first is None else self.node_of(first)
         if look and pairs:
@@ -302,6 +304,8 @@ class Shadow:
             source = max(incoming, key=likely)
         if row.measured(error, effective, carried, None if source is None else source.row) and tensor.numel():
             row.example, row.whole, row.builds_up = worst(tensor, shadow), whole, grown
+            if op.name in _DIFFERENCES and len(incoming) == 2:
+                row.against = next(one.row for one in incoming if one is not source)
             if math.isinf(carried):
                 others = [one.row for one in incoming if one is not source and math.isinf(one.error)]
                 row.beside = tuple(other for other in others if other is not None)

@@ -15,6 +15,7 @@ from ..._engine.watch.spots import Step
 _SHOWN = 2  # places
 _LINES = 6  # of an origin
 _CASTS = frozenset(["_to_copy", "copy_"])
+_GIVEN = _CASTS | {"tensor"}  # what has more digits comes in here
 
 
 def wide_of(row: Row) -> str:
@@ -42,10 +43,12 @@ def would_be(row: Row) -> str:
 def keep(row: Row) -> str | None:
     """Where to act, if that is another line than the one that shows it: digits that were dropped before.
 
-    None where the line itself computes in that dtype, for then all that it is computed from has few digits.
+    None where the line itself computes in that half dtype, for then all that it is computed from has few digits.
     """
     rounded = row.rounded()
-    if rounded is None or rounded is row or rounded.dtype not in HALF or row.dtype in HALF:
+    if rounded is None or rounded is row or row.dtype in HALF:
+        return None
+    if rounded.dtype not in HALF and rounded.name not in _GIVEN:
         return None
     return f"stay in {wide_of(rounded)}: `{rounded.site.expression or rounded.name}` rounds"
 

@@ -33,6 +33,7 @@ RULE = Rule(
 _TOLERANT = frozenset(["isclose", "allclose", "assert_close"])  # which ask for equality first
 _VALUES = frozenset(["quantile", "nanquantile"])  # which sort, and give no places
 _ROUNDS = re.compile(r"\b(round|floor|ceil|trunc)\b")
+_FAR = 0.02  # an error for which what is compared alone is not to blame
 _MANY = 0.2  # of all choices
 _SOME = 0.02  # of the rows of a `topk`
 
@@ -59,8 +60,12 @@ def flipped(row: Row, audit: Recorder) -> None:
         harm += f": {number(was)} instead of {number(is_)}"
         integers, before = _integers(row), keep(row)
         lost = None if integers or before else lost_before(row)
-        advice = integers or before or (compute(lost, "it makes roundings large") if lost else _computed(row))
-        earlier = integers is None and (before or lost) is not None
+        far = row.rounded() if row.parent is not None and row.parent.error > _FAR else None
+        if far is not None and far.site is not row.site:
+            before = before or compute(far)
+        if lost is not None:
+            before = compute(lost, "it makes roundings large")
+        advice, earlier = integers or before or _computed(row), integers is None and before is not None
     cast, severity = row.rounded(), None
     if not sure:
         if cast is not None and cast.name == "_to_copy" and cast is row.parent:  # it was wide one line before
@@ -77,6 +82,8 @@ def _computed(row: Row) -> str:
         return f"compute what is compared in {wide_of(row)}"
     if _ROUNDS.search(row.site.source):
         return f"compute in {wide_of(row)} what is rounded"
+    if row.changed is not None and 2 * row.half_ulp * abs(row.changed[1]) >= 1:  # whole numbers further apart than 1
+        return f"make them integers from the start, or compute in {wide_of(row)} what is cast"
     return f"`.round()` before the cast, where whole numbers are meant; else compute in {wide_of(row)} what is cast"
 
 
