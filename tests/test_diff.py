@@ -696,3 +696,28 @@ def test_the_fixture(dtype_diff: Any) -> None:
         pytest.fail.Exception, match=r"a is the original, b the port\nanother function: first in h.1.ln_1"
     ):
         dtype_diff(b, a, ids())
+
+
+class Cut(nn.Module):
+    """A branch beside a stem, of which one may get no gradient."""
+
+    def __init__(self, cut=""):
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem, self.branch, self.head, self.cut = nn.Linear(8, 16), nn.Linear(16, 16), nn.Linear(16, 2), cut
+
+    def forward(self, x):
+        stem = self.stem(x).detach() if self.cut == "stem" else self.stem(x)
+        branch = self.branch(stem)
+        return self.head(stem + (branch.detach() if self.cut == "branch" else branch))
+
+
+@pytest.mark.parametrize("cut", ["stem", "branch"])
+@pytest.mark.parametrize("turn", [1, -1])
+def test_a_gradient_that_one_program_lacks_is_another_function(cut, turn):
+    found = diff(*(Cut(), Cut(cut))[::turn], torch.randn(4, 8), loss=lambda out: out.square().mean())
+    assert (found.verdict, found.where.name) == ("another function", "")
+    has, lacks = "ab"[::turn]
+    assert f"gradients: {lacks} has none of {cut}.weight, {cut}.bias, and {has} has" in str(found)
+    assert "gradients of one of the two end there" in str(found)
+    assert {row.name for row in found.gradients if row.only == has} == {f"{cut}.weight", f"{cut}.bias"}

@@ -83,7 +83,7 @@ def _computed(row: Row) -> str:
     if _ROUNDS.search(row.site.source):
         return f"compute in {wide_of(row)} what is rounded"
     if row.changed is not None and 2 * row.half_ulp * abs(row.changed[1]) >= 1:  # whole numbers further apart than 1
-        return f"make them integers from the start, or compute in {wide_of(row)} what is cast"
+        return f"compute in {wide_of(row)} what is cast, or make it of integers"
     return f"`.round()` before the cast, where whole numbers are meant; else compute in {wide_of(row)} what is cast"
 
 

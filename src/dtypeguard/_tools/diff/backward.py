@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from .tape import Key, Passage, Tape, paired
 from .wide import Wide
 
 BACKWARD = "(backward)"  # the place of a point
+_NAMED = 4  # parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Gradient(Row):
         error_a: the distance of a's gradient to float64.
         error_b: that of b's.
         roundings: how many roundings of each number these errors are.
+        only: the program that has a gradient there, "a" or "b", if the other one has none; else empty.
     """
 
     name: str
@@ -41,19 +43,25 @@ class Gradient(Row):
     error_a: float
     error_b: float
     roundings: tuple[float, float]
+    only: Literal["a", "b", ""] = ""
 
     @staticmethod
     def summary(rows: "Sequence[Gradient]") -> Iterator[str]:
         """What a report says of all."""
         wrong = [row for row in rows if row.verdict == "another function"]
-        most = max(rows, key=lambda row: max(row.error_a, row.error_b))
-        if wrong:
+        most = max(rows, key=lambda row: -1.0 if row.only else max(row.error_a, row.error_b))
+        for has, none in ("ab", "ba"):
+            if lost := [row.name for row in rows if row.only == has]:
+                more = f" and {len(lost) - _NAMED} more" if lost[_NAMED:] else ""
+                yield f"gradients: {none} has none of {', '.join(lost[:_NAMED])}{more}, and {has} has"
+        if wrong := [row for row in wrong if not row.only]:
             worst = max(wrong, key=lambda row: row.apart)
             yield (
                 f"gradients: {len(wrong)} of {len(rows)} parameters differ in float64, most {worst.name}, by "
                 f"{worst.apart:.1e}"
             )
-        yield f"gradients: the largest errors are those of {most.name}: a {most.error_a:.1e}, b {most.error_b:.1e}"
+        if not most.only:
+            yield f"gradients: the largest errors are those of {most.name}: a {most.error_a:.1e}, b {most.error_b:.1e}"
 
 
 Grads = dict[str, Tensor]
@@ -74,15 +82,20 @@ def gradients(a: Side, b: Side, calls: Calls, values: tuple[Values, Values],
     eps = torch.finfo(precision).eps
     pairs = {name: own for match in {match: None for match, _ in calls.values()}
              for name, own in _pairs(match, *low, *wide).items()}  # fmt: skip
-    largest = max((float(own[2].norm()) for own in pairs.values()), default=0.0)
+    largest = max((float(one.norm()) for own in pairs.values() for one in own[2:]), default=0.0)
     # What is zero but for rounding, as the gradient of a bias before a softmax, has no digits to compare.
-    rows = [_row(name, own, ulps, eps) for name, own in pairs.items() if float(own[2].norm()) > ulps * eps * largest]
+    rows = [
+        _row(name, own, ulps, eps) for name, own in pairs.items()
+        if max(float(one.norm()) for one in own[2:]) > ulps * eps * largest
+    ]  # fmt: skip
     return tuple(rows), _first(calls, tapes, rows, ulps * eps)
 
 
 def _grads(program: Any) -> Grads:
+    """By the names of parameters; where the loss does not depend on one, its gradient is zero."""
     named = program.named_parameters() if isinstance(program, nn.Module) else ()
-    return {unwrapped(name): p.grad for name, p in named if p.grad is not None}
+    floats = ((name, p) for name, p in named if p.is_floating_point() or p.is_complex())
+    return {unwrapped(name): torch.zeros_like(p) if p.grad is None else p.grad for name, p in floats}
 
 
 def _pairs(match: Match, *grads: Grads) -> dict[str, list[Tensor]]:
@@ -112,7 +125,8 @@ def _row(name: str, tensors: list[Tensor], ulps: float, eps: float) -> Gradient:
     errors = distance(first, truth), distance(second, other, truth)
     counts = counted(errors, truth, (first, second))
     apart, most = distance(other, truth), bound(errors, (roundoff(first), roundoff(second)), ulps, eps)
-    return Gradient(name, verdict_of(not apart <= most, worse(*counts)), apart, most, *errors, counts)
+    only: Literal["a", "b", ""] = "b" if not truth.any() else "a" if not other.any() else ""
+    return Gradient(name, verdict_of(not apart <= most, worse(*counts)), apart, most, *errors, counts, only)
 
 
 def _first(calls: Calls, tapes: tuple[Tape, Tape], rows: list[Gradient], least: float) -> Point | None:
@@ -122,10 +136,15 @@ def _first(calls: Calls, tapes: tuple[Tape, Tape], rows: list[Gradient], least: 
         return None
     limit = min(row.apart for row in wrong.values())
     found: dict[Key, Point] = {}
+    inside: dict[Key | None, float] = {}  # the distance of what the modules that a module calls have returned
+    for key, (_, keys) in calls.items():
+        returned = _gradient_distance(tapes[1].passages[key], tapes[0].passages[keys[0]], 1)
+        parent = tapes[1].passages[key].parent
+        inside[parent] = max(inside.get(parent, 0.0), returned or 0.0)
     for key, (match, keys) in calls.items():
         mine, its = tapes[1].passages[key], tapes[0].passages[keys[0]]
         inner, outer = (_gradient_distance(mine, its, place) for place in (0, 1))
-        own = wrong[match.b].apart if match.b in wrong else 0.0
+        own = max(wrong[match.b].apart if match.b in wrong else 0.0, inside.get(key, 0.0))
         if outer is not None and outer <= min(max(least, limit * 1e-3), limit) and max(inner or 0.0, own) > limit / 2:
             found[key] = Point(
                 match, key, BACKWARD, mine.site, max(inner or 0.0, own), least, (0.0, 0.0), (0.0, 0.0), 0.0
@@ -145,8 +164,12 @@ def _modules_above(key: Key, passages: Mapping[Key, Passage]) -> Iterator[Key]:
 
 def _gradient_distance(mine: Passage, its: Passage, place: int) -> float | None:
     """The distance of the gradients of what a call got, or returned; None where neither has any."""
-    if any(where == place for where, _ in its.grads) and not any(where == place for where, _ in mine.grads):
-        return math.inf
+    has, may = (
+        [any(where == place for where, _ in kept) for kept in both]
+        for both in ((mine.grads, its.grads), (mine.followed, its.followed))
+    )
+    if has[0] is not has[1]:
+        return math.inf if all(may) or place else None  # else it was cut off before it came in
     named = [[(n, t) for n, t in (p.inputs, p.outputs)[place] if (place, n) in p.grads] for p in (mine, its)]
     pairs = paired(*named)
     found = [distance(mine.grads[place, n], its.grads[place, named[1][m][0]]) for n, m in pairs.items()]

@@ -1,5 +1,6 @@
 """What `diff` found."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -143,7 +144,9 @@ class ProgramDiff(Result):
             yield f"  {number(own)} from float64, and {number(eager)} where it is not; found by {side.runs} runs"
         elif self.verdict == "another function" and first is not None:
             yield f"another function: first in {first.place}"
-            yield f"  in float64 {number(first.apart)} apart, of which rounding explains {number(first.bound)}"
+            lacks = math.isinf(first.apart) and first.at == BACKWARD
+            far = f"in float64 {number(first.apart)} apart, of which rounding explains {number(first.bound)}"
+            yield "  gradients of one of the two end there" if lacks else f"  {far}"
         elif not self.order:
             yield f"{self.verdict}: of log probabilities"
         elif self.verdict == "rounding" or first is None:

@@ -42,6 +42,7 @@ class Passage:
         bounds: of inputs and outputs, in a wide run: the roundings that they may differ by, and the coarsest spacing.
         times: when it was entered and left.
         grads: the gradients of inputs (0) and outputs (1), by their names, where there is a backward.
+        followed: the inputs and outputs that a gradient may come to.
     """
 
     key: Key
@@ -52,11 +53,13 @@ class Passage:
     bounds: tuple[tuple[float, float], tuple[float, float]] = ((1.0, 0.0), (1.0, 0.0))
     times: tuple[int, int] = (0, 0)
     grads: dict[tuple[int, str], Tensor] = field(default_factory=dict)
+    followed: set[tuple[int, str]] = field(default_factory=set)
 
     def follow(self, place: int, tensors: Named) -> None:
         """Keep the gradients of tensors when they come."""
         for name, tensor in tensors:
             if tensor.requires_grad:
+                self.followed.add((place, name))
                 keep: Any = functools.partial(self._came, (place, name))
                 tensor.register_hook(keep)  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
