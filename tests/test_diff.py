@@ -715,9 +715,30 @@ class Cut(nn.Module):
 @pytest.mark.parametrize("cut", ["stem", "branch"])
 @pytest.mark.parametrize("turn", [1, -1])
 def test_a_gradient_that_one_program_lacks_is_another_function(cut, turn):
-    found = diff(*(Cut(), Cut(cut))[::turn], torch.randn(4, 8), loss=lambda out: out.square().mean())
+    found = dtypeguard.diff(*(Cut(), Cut(cut))[::turn], torch.randn(4, 8), loss=lambda out: out.square().mean())
     assert (found.verdict, found.where.name) == ("another function", "")
     has, lacks = "ab"[::turn]
     assert f"gradients: {lacks} has none of {cut}.weight, {cut}.bias, and {has} has" in str(found)
     assert "gradients of one of the two end there" in str(found)
     assert {row.name for row in found.gradients if row.only == has} == {f"{cut}.weight", f"{cut}.bias"}
+
+
+class Spectral(nn.Module):
+    """Complex weights, of which `Module.to` would drop the imaginary parts."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(9, dtype=torch.complex64))
+
+    def forward(self, x):
+        return torch.fft.irfft(torch.fft.rfft(x) * self.weight)
+
+
+def test_imaginary_parts_of_parameters_are_kept_in_float64():
+    a, b, x = Spectral(), Spectral(), torch.randn(8, 16)
+    assert dtypeguard.diff(a, b, x).verdict == "same"
+    with torch.no_grad():
+        b.weight.copy_(b.weight.real)
+    assert dtypeguard.diff(a, b, x).verdict == "another function"
+    assert dtypeguard.compare(a, x, region=torch.bfloat16).error < 1e-6

@@ -156,6 +156,16 @@ def leaf(tensor: Tensor) -> Tensor:
     return tensor.detach().requires_grad_(tensor.requires_grad)
 
 
+def widened(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The model itself, in a wide dtype; `Module.to` would drop the imaginary parts of what is complex."""
+
+    def wide(tensor: Tensor) -> Tensor:
+        kept = tensor.dtype if not tensor.is_floating_point() else dtype
+        return tensor.to(dtype.to_complex() if tensor.is_complex() else kept)
+
+    return model._apply(wide)
+
+
 def converted(model: nn.Module, dtype: torch.dtype | None, device: torch.device) -> nn.Module:
     """The model in a dtype, by the methods that leave complex parameters alone."""
     model = model.to(device)

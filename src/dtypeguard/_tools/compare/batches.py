@@ -29,6 +29,8 @@ class Batch:
         floats = itertools.count()
 
         def copied(tensor: Tensor) -> Tensor:
+            if tensor.is_complex() and dtype is torch.float64:
+                return tensor.to(torch.complex128, copy=True)
             stays = not tensor.is_floating_point() or next(floats) in given
             return tensor.detach().clone() if dtype is None or stays else tensor.to(dtype, copy=True)
 

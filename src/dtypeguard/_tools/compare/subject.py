@@ -15,6 +15,7 @@ from ..._core.base.modules import root_of
 from ..._core.base.numbers import Numbers
 from ..._core.base.progress import tell
 from ..._core.contract.containers import tensors_in
+from ..calls import widened
 from .batches import Batch
 from .draws import Draws, drawing
 
@@ -108,7 +109,7 @@ class Subject:
         """The outputs of the model in float64 for one batch; in float32 where an operation refuses float64."""
         if number not in self._references:
             if self._wide is None:
-                self._wide = self.copy().to(self.precision)
+                self._wide = widened(self.copy(), self.precision)
             try:
                 found = self._in(self._wide, number)
             except REFUSALS:

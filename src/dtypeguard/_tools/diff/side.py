@@ -14,7 +14,7 @@ from ..._core.base.modules import root_of, unwrapped, walk
 from ..._core.base.numbers import Numbers
 from ..._core.base.progress import tell
 from ..._core.contract.containers import tensors_in
-from ..calls import read_as
+from ..calls import read_as, widened
 from ..compare.batches import Batch
 from ..compare.draws import Draws, drawing
 from ..compare.subject import Loss, compiling, copied
@@ -79,7 +79,7 @@ class Side:
     def dtype(self) -> torch.dtype | None:
         """In which it computes: the coarsest dtype of its parameters."""
         held = () if self.model is None else self.model.parameters()
-        floating = (p.dtype for p in held if p.is_floating_point())
+        floating = (p.dtype.to_real() for p in held if p.is_floating_point() or p.is_complex())
         return max(floating, key=lambda dtype: torch.finfo(dtype).eps, default=None)
 
     def copy(self) -> Any:
@@ -98,7 +98,7 @@ class Side:
         """A copy in a wide dtype, with some values of the other program."""
         if self.model is None:
             return self.program
-        model = self.copy().to(dtype)
+        model = widened(self.copy(), dtype)
         for path, module in walk(model):
             for name, tensor in (*module._parameters.items(), *module._buffers.items()):
                 other = values.get((unwrapped(path), name))
