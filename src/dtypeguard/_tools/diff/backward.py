@@ -134,7 +134,7 @@ def _first(calls: Calls, tapes: tuple[Tape, Tape], rows: list[Gradient], least: 
     wrong = {row.name.rpartition(".")[0]: row for row in rows if row.verdict == "another function"}
     if not wrong:
         return None
-    limit = min(row.apart for row in wrong.values())
+    limit = min(1.0, *(row.apart for row in wrong.values()))  # of a zero gradient any is infinitely far
     found: dict[Key, Point] = {}
     inside: dict[Key | None, float] = {}  # the distance of what the modules that a module calls have returned
     for key, (_, keys) in calls.items():
