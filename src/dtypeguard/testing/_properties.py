@@ -327,7 +327,7 @@ def values_right_in_half(trial: Trial) -> Iterator[Fault]:
     with audit(rules=("DG9",), ignore=(), values=True) as report:
         trial.call(model=model)
     for finding in report.findings:
-        if finding.severity != "info" and (finding.rule != "DG901" or finding.fix.startswith("compute")):
+        if finding.severity != "info" and (finding.rule != "DG901" or " where float32 has " in finding.message):
             yield Fault(
                 f"in {name_of(trial.anchor_dtype)} values come out that are wrong: {finding.rule}, at {finding.site}",
                 finding.message,

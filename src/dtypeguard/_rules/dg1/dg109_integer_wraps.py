@@ -99,7 +99,7 @@ def _compare_wide(event: Op, wide: Tensor, audit: Recorder) -> None:
     row = rows.get((event.site, event.module, dtype))
     if row is None:
         detail = f"{wrapped} of {wide.numel()} results are outside of {_range(dtype)} and wrap around"
-        suspect = _wrapping(event, detail, _wider(dtype), audit)
+        suspect = _wrapping(event, detail, _wider(dtype, event.name.endswith("_")), audit)
         row = rows[event.site, event.module, dtype] = Wrapped(event.name in PRODUCTS, suspect)
     row.count += 1
     node = audit.lineage.get(event.out)
@@ -107,7 +107,9 @@ def _compare_wide(event: Op, wide: Tensor, audit: Recorder) -> None:
         node.owes((row,))
 
 
-def _wider(dtype: torch.dtype) -> str:
+def _wider(dtype: torch.dtype, in_place: bool) -> str:
+    if in_place and dtype is not torch.int64:
+        return "make what is written to with `dtype=torch.int64`, or clamp before the write"
     if dtype is torch.int64:
         return "PyTorch has no wider integer: sort or compare by several columns, or compute with integers of Python"
     wider = "`.long()`" if dtype is torch.int32 else "`.int()` or `.float()`"  # float32 has no integers above 2**24

@@ -190,7 +190,12 @@ def widen_rounding(place: Place, at: At) -> Iterator[Candidate]:
 @move
 def widen_behind(place: Place, at: At) -> Iterator[Candidate]:
     """Computes the line that loses the digits in a wider dtype."""
-    if place.birth is not None and place.finding.edit == place.finding.spots[1]:
+    finding = place.finding
+    if place.birth is None or finding.edit != finding.spots[1]:
+        return
+    if any(name_of(dtype) in finding.spots[1].label for dtype in HALF):
+        yield joined([cast(one, torch.float32) for one in used(place.birth)])
+    else:
         yield from widen_operands(place, place.birth)
 
 

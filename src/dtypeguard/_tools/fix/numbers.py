@@ -126,20 +126,21 @@ def wider_integers(place: Place, at: At) -> Iterator[Candidate]:
     small = dtype in (torch.uint8, torch.int8)
     limits = torch.iinfo(dtype) if dtype is not None and small else None
     for one in source.below(source.statement(node), cst.AugAssign):
-        if limits is not None:  # it may be a view, so what it is stays
+        if limits is not None and isinstance(one.value, cst.BaseNumber):  # a picture; it may be a view, so it stays one
             target = source.code(one.target)
             inner = f"{target}{spelt(place.wide, source)} {_added(source, one)}"
             yield [source.replace(one, f"{target}.copy_(({inner}).clamp({limits.min}, {limits.max}))")]
         return
-    parts = used(at)
+    parts, clamped = used(at), list[Candidate]()
     if (
         limits is not None
         and isinstance(node, cst.BinaryOperation)
         and isinstance(node.operator, cst.Add | cst.Multiply)
     ):
         back = f".clamp({limits.min}, {limits.max}).to({dtype_code(dtype, source)})" if dtype is not None else ""
-        yield from ([*cast(part, place.wide), *source.after(node, back)] for part in parts)
+        clamped = [[*cast(part, place.wide), *source.after(node, back)] for part in parts]
     yield from each_and_all([cast(part, place.wide) for part in parts])
+    yield from clamped
 
 
 @move
