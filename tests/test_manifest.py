@@ -548,3 +548,16 @@ def test_what_is_no_model_is_refused(value):
         manifest(nn.Linear(1, 1)).check(value)
     with pytest.raises(TypeError, match="optimizer is"):
         manifest(nn.Linear(1, 1), optimizer=torch.ones(2))
+
+
+def test_a_dtype_is_one_word_or_says_what_a_subclass_keeps(tmp_path):
+    path = tmp_path / "dtypes.lock"
+    path.write_text("dtypeguard manifest 1\nmodel Net\n\n[tensors]\nweight  float32 or so\n")
+    with pytest.raises(ValueError, match=r"line 5: 'float32 or so' is no dtype"):
+        dtypeguard.manifest.load(path)
+
+
+def test_a_manifest_beside_its_file_counts_names(tmp_path):
+    lock = dtypeguard.manifest(nn.Sequential(*(nn.Linear(2, 2) for _ in range(6))))
+    lock.save(tmp_path / "dtypes.lock")
+    assert str(lock.diff(tmp_path / "dtypes.lock")).endswith("as the manifest says (2 names)")

@@ -16,6 +16,8 @@ from .patterns import fewest, folded, kind_of, matcher, natural, unfolded
 from .reading import SECTIONS, Held, Reading
 
 FORMAT = 1
+# One dtype, or several; of a subclass also what it keeps.
+_DTYPE = re.compile(r"(?:(?:^| \+ | and )\w+(?: as \w+\(.*\))?)+")
 _NEWER = re.compile(r"u?int[1-7]|b?complex\d+|float[468]_\w+|bits\w+")  # dtypes of some versions of PyTorch only
 _HEAD = f"dtypeguard manifest {FORMAT}"
 _SAYS = (
@@ -105,7 +107,7 @@ def parsed(text: str, source: str) -> Contents:
             raise ValueError(f"{source}, line {number}: there is no section [{section}], only {', '.join(_ORDER)}")
         elif left:
             held = Held.read(right)
-            if meant := _meant(held.dtype):
+            if (meant := _meant(held.dtype)) or not _DTYPE.fullmatch(held.dtype):
                 raise ValueError(f"{source}, line {number}: {held.dtype!r} is no dtype{meant}")
             found.lines.setdefault(section, []).append((left, held))
     found.names, found.file_names = (

@@ -64,7 +64,8 @@ class Differences:
         new: tensors that the manifest does not know, by pattern: no fault.
         unused: patterns of the manifest that match no name, neither here nor of those that it knows.
         stranger: why it is another model, of which nothing more is said; else nothing.
-        compared: how many tensors were.
+        compared: how many tensors were; of a manifest beside a manifest, how many names without their numbers.
+        unit: which of both.
         kinds: by name without numbers, what the manifest says, and what is there if that differs.
     """
 
@@ -75,6 +76,7 @@ class Differences:
     unused: list[str] = field(default_factory=list)
     stranger: str = ""
     compared: int = 0
+    unit: str = "tensor"
     kinds: dict[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
 
     def __bool__(self) -> bool:
@@ -86,9 +88,9 @@ class Differences:
         if self.stranger:
             return f"{self.title} is another model than that of {source}: {self.stranger}"
         if not self.rows:
-            return f"{self.title} is as {source} says ({number(self.compared, 'tensor')})"
+            return f"{self.title} is as {source} says ({number(self.compared, self.unit)})"
         several = len({name for row in self.rows for name in row.names})
-        return f"{self.title} differs from {source} in {several:,} of {number(self.compared, 'tensor')}"
+        return f"{self.title} differs from {source} in {several:,} of {number(self.compared, self.unit)}"
 
     def lines(self) -> list[tuple[str, str]]:
         """Each difference: the pattern, and both sides."""
@@ -105,7 +107,7 @@ def differences(contents: Contents, reading: Reading) -> Differences:
         below = (_prefixes(reading.sections["tensors"], names) for names in (contents.names, contents.file_names))
         known, in_files = (max(map(len, names.values()), default=0) for names in below)
         contents = contents.of_files() if in_files > known else contents
-    found = Differences(reading.title, contents.source)
+    found = Differences(reading.title, contents.source, unit=reading.unit)
     saved = [name for name in contents.names or () if _is_saved(contents, name)]
     whole = 0  # names in the first copy of the model; another one, such as an average, may have no buffers
     for prefix, sections in _align_names(contents, reading):

@@ -63,6 +63,7 @@ class Reading:
         tied: names of a tensor that has another name already, and that name.
         alive: the tensors themselves, of a model.
         saved: whether it is a checkpoint, which has only what a `state_dict` has.
+        unit: what is counted: `tensor`, or `name` of a manifest, whose names have no numbers.
     """
 
     title: str
@@ -70,6 +71,7 @@ class Reading:
     tied: dict[str, str] = field(default_factory=dict)
     alive: dict[str, Tensor] = field(default_factory=dict, repr=False)
     saved: bool = False
+    unit: str = "tensor"
 
 
 def read(subject: Any, optimizer: Any = None, shapes: bool = False, devices: bool = False) -> Reading:

@@ -48,9 +48,9 @@ def conclude(
     if mending is not None and mending.status is not None:
         status = mending.status
     if mending is not None and options.fix:  # what stays is told
-        bad = [finding for finding in mending.left if reaches(finding.severity, least)]
-        new = [finding for finding in mending.left if reaches(finding.severity, least)]
-        shown = [finding for finding in mending.left if reaches(finding.severity, options.severity)]
+        left = [*mending.left, *(finding for finding in new if not reaches(finding.severity, "warning"))]
+        bad = new = [finding for finding in left if reaches(finding.severity, least)]
+        shown = [finding for finding in left if reaches(finding.severity, options.severity)]
     ended = status or int(bool(new) and not accepted)
     quiet = options.quiet and not ended
     known = counted(causes_of(finding for finding in bad if finding not in new))

@@ -268,7 +268,7 @@ def _as_read(contents: Contents, beside: Contents | None) -> Reading:
     numbers = {part for pattern in patterns for part in pattern.split(".") if part.isdecimal()}
     names = {name for kind in contents.names or () for name in (kind, *(kind.replace("*", n, 1) for n in numbers))}
     names |= {pattern for pattern in patterns if contents.names is None and pattern != "*"}
-    found = Reading(contents.source or contents.title, tied=dict(contents.tied))
+    found = Reading(contents.source or contents.title, tied=dict(contents.tied), unit="name")
     lines = ((name, contents.line("tensors", name)) for name in sorted(names))
     found.sections["tensors"] = {name: line[1] for name, line in lines if line is not None}
     return found
