@@ -239,13 +239,22 @@ def attribute(model):
 def test_an_audit_names_the_line_of_a_change(change):
     model = Frequencies()
     lock = manifest(model)
-    with dtypeguard.audit():
+    with dtypeguard.audit() as report:
         model(X)
         change(model)
         with pytest.raises(StateError) as caught:
             lock.check(model)
+    assert not report.faults, report.faults
     assert all(f"test_manifest_doors.py:{change.__code__.co_firstlineno + 1}, in {change.__name__}" in line
-               for line in str(caught.value).splitlines() if " -> " in line)  # fmt: skip
+               for line in str(caught.value).splitlines() if " -> " in line), str(caught.value)  # fmt: skip
+
+
+def test_an_audit_hears_conversions_beside_a_guard_that_looks_after_state():
+    guarded = dtypeguard.guard(Frequencies(), state=manifest(Frequencies()))
+    with dtypeguard.audit() as report:
+        guarded(X)
+        apply_private(Frequencies())
+    assert report.faults == []
 
 
 # ---------------------------------------------------------------- the command line

@@ -197,6 +197,7 @@ class Patches:
             def call(*args: Any, **kwargs: Any) -> Any:
                 return function(following, *args, **kwargs) if self.listens_here else following(*args, **kwargs)
 
+            call.__name__ = getattr(following, "__name__", name)  # by which the next listener knows it
             return call
 
         self.replace(owner, name, make)
