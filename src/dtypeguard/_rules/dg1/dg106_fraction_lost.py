@@ -16,14 +16,15 @@ RULE = Rule(
     Severity.WARNING,
     summary="Fractions are lost in an integer tensor.",
     says="`{what}` {writes} {source} {into} {dtype}: {loss}",
-    fix="{advice}, or round where it is meant: `.round().to({dtype_code})`",
+    fix="{advice}",
     why=(
         "Writing into an integer tensor truncates towards zero, without a word. So does a cast to integers, which is "
         "reported where all values lie between -1 and 1, as probabilities and sines do: nearly all become 0. Where "
         "negative values are cut too, as in `(points / size).int()`, the cell at 0 is twice as wide as the others, "
-        "which is an info."
+        "which is an info. Integers of 8 bits that are to hold float8, as scales of checkpoints are stored, get its "
+        "values and not its bits."
     ),
-    unsafe=("fitting_target",),
+    unsafe=("copy_bits", "fitting_target"),
     sources=("https://github.com/pytorch/pytorch/issues/126000",),
 )
 
@@ -67,6 +68,24 @@ def cast(event: Op, audit: Recorder) -> None:
         loss = f"{below} negative ones are cut towards 0, so that those between -1 and 1 become equal"
         facts = _facts_of(what, loss, out, "casts", "to", "`.floor()` first, where they are cells of a grid")
         audit.suspect(RULE, event, source, **facts).find(audit, Severity.INFO)
+
+
+@on("write", RULE)
+@on("cast", RULE)
+def stored(event: Op, audit: Recorder) -> None:
+    """`held.copy_(scale)` of float8: integers of 8 bits store its bits, and are given its values."""
+    out, source = event.out, next((t for t in event.inputs if t.dtype is not event.out.dtype), None)
+    if source is None or not source.is_floating_point() or not _is_integer(out) or audit.local.loading:
+        return
+    if not (source.dtype.itemsize == out.dtype.itemsize == 1 and 0 < source.numel() <= LARGEST):
+        return
+    values = source.float()  # which has arithmetic
+    if readable(values, out) and (lost := int((values != values.trunc()).sum())):
+        writes = ("writes", "into") if any(out is one for one in event.inputs) else ("casts", "to")
+        loss = f"{lost} of {source.numel()} lose their fraction"
+        facts = _facts_of(f"{name_of(source.dtype)} values", loss, out, *writes)
+        facts["advice"] = f"copy the bits, if they are meant: `.view(torch.{name_of(out.dtype)})`"
+        audit.suspect(RULE, event, source, what=expression(event), **facts).find(audit)
 
 
 @around(torch, "tensor", rule=RULE)
@@ -144,7 +163,5 @@ def _facts_of(
     advice: str = "allocate the target with a floating dtype",
 ) -> dict[str, Any]:  # fmt: skip
     dtype = name_of(target.dtype)
-    return {
-        "source": source, "loss": loss, "dtype": dtype, "dtype_code": f"torch.{dtype}",
-        "writes": writes, "into": into, "advice": advice,
-    }  # fmt: skip
+    advice = f"{advice}, or round where it is meant: `.round().to(torch.{dtype})`"
+    return {"source": source, "loss": loss, "dtype": dtype, "writes": writes, "into": into, "advice": advice}

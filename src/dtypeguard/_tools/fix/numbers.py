@@ -104,6 +104,17 @@ def _hides(mask: At, place: Place) -> bool | None:
 
 
 @move
+def copy_bits(place: Place, at: At) -> Iterator[Candidate]:
+    """Copies the bits of float8, and not its values."""
+    finding, source = place.finding, at.source
+    held, given = finding.to_dtype, finding.from_dtype
+    if held is None or given is None or given.itemsize > 1 or held.itemsize > 1 or not source.torch():
+        return
+    for part in used(at):
+        yield source.after(part.node, f".view({dtype_code(held, source)})")
+
+
+@move
 def clamp_first(place: Place, at: At) -> Iterator[Candidate]:
     """Clamps to the range of the integers before the cast."""
     dtype = place.finding.to_dtype
@@ -240,7 +251,8 @@ def fitting_target(place: Place, at: At) -> Iterator[Candidate]:
         base = target.value if isinstance(target, cst.Subscript) else target
         if isinstance(base, cst.BaseExpression) and dtype is not None:
             for value in source.definitions(base)[:2]:
-                yield from retyped(At(source, value), dtype)
+                if isinstance(value, cst.Call):  # what is but another name shares its memory, and is to do so
+                    yield from retyped(At(source, value), dtype)
             if base is receiver and not source.called(node).endswith("_"):
                 yield cast(At(source, base), dtype)
 
