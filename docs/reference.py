@@ -298,6 +298,7 @@ def signature(called: str, one: Any) -> str:
             parts.insert(first, "/")
         line = f"{called}({', '.join(parts)})"
         lines.append(line if len(line) < WIDTH else f"{called}(\n" + "".join(f"    {part},\n" for part in parts) + ")")
+    lines = [*dict.fromkeys(lines)]  # some differ in types alone
     return "```py\n" + "\n".join(lines) + "\n```"
 
 
@@ -317,9 +318,12 @@ def code(kind: str, error: bool = False) -> str:
 def linked(text: str, name: str) -> str:
     """The names in code become links to their pages, but for those that the page itself has."""
     own = {name, name.rpartition(".")[2], *re.findall(r"^- \*\*`(\w+)`\*\*", text, re.MULTILINE)}
+    own |= {*re.findall(r"^#+ .*?`?\.?(\w+)`?$", text, re.MULTILINE)}
 
     def link(match: re.Match[str]) -> str:
         known = KNOWN.get(match[1]) if match[1] not in own else None
+        if known and known != match[1] and match[1].isalpha() and match[1].islower():
+            known = None  # a word, and not the name of a page in a submodule
         return f"[`{match[1]}`]({known}.md)" if known else match[0]
 
     text = re.sub(re.escape(DOCS) + r"/([\w/-]+)\.md", r"[\1](../\1.md)", text)

@@ -15,4 +15,4 @@ class Adapted(nn.Module):
 
 model = Adapted(nn.Linear(16, 16).bfloat16())
 out = model(torch.ones(2, 16).bfloat16())  # expect: DG506 "`down.weight`, `up.weight`: float32, where the other parameters of Adapted are bfloat16"
-# fix: convert the adapter like the model: `adapter.to(model.dtype)`, or cast what passes between them
+# fix: convert what was added like the model, `.to(torch.bfloat16)`, or cast what passes between them

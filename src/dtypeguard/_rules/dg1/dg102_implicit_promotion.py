@@ -89,7 +89,7 @@ def judge(audit: Recorder) -> None:
     for row in rows(audit):
         facts = {}
         if row.both_half:
-            facts = {"pair": "float16 and bfloat16", "advice": f"{MADE}cast one side to the dtype of the other"}
+            facts = {"pair": "float16 and bfloat16", "advice": f"{MADE}`.to` the dtype of the other"}
         if row.own:
             wide, narrow = name_of(row.wide), name_of(row.narrow)
             facts = {"advice": f"{MADE}`.to(torch.{wide})` on the {narrow} operand: the model is so"}

@@ -14,7 +14,7 @@ RULE = Rule(
     Severity.INFO,
     summary="A few parameters differ in dtype from all others.",
     says="{names}: {found}, where the other parameters of {module} are {expected}",
-    fix="convert the adapter like the model: `adapter.to(model.dtype)`, or cast what passes between them",
+    fix="convert what was added like the model, `.to(torch.{expected})`, or cast what passes between them",
     why="A layer that is added to a converted model (an adapter, a head, a cache) has the default dtype.",
     sources=("https://github.com/huggingface/accelerate/issues/3620",),
 )
