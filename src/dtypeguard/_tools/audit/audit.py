@@ -169,8 +169,9 @@ def audit(*args: Any, **kwargs: Any) -> Any:
             A step ends with `optimizer.step()`; where there is no optimizer, each call of the outermost module is one.
         values: what a dtype does to values, in the first form. True: each operation runs once more in a wider dtype,
             and where results are wrong the line that spoilt them is found (DG9); a step takes two to five times as
-            long, or ten where operations are tiny, and each tensor that is alive up to three times its memory. "range": only values that are not finite
-            and the line where they were born; a step takes about 1.3 times as long.
+            long, or ten where operations are tiny, and each tensor that is alive up to three times its memory.
+            "range": only values that are not finite and the line where they were born; a step takes about 1.3 times
+            as long.
         source: folders, files and packages whose lines are reported, in the first form; what is found in other code, as
             that of an installed package, is reported at the line of yours that led there, and left out where none
             did. Default: `[tool.dtypeguard]` of pyproject.toml, else every line.
