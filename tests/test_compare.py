@@ -1362,3 +1362,15 @@ def test_a_loss_that_wants_more_than_output_and_batch_is_named(tool):
     }[tool]
     with pytest.raises(TypeError, match=f"{tool}: `loss` wants out, target, weight: pass a function of the output, or"):
         call(lambda out, target, weight: out.sum())
+
+
+def test_what_is_kept_does_not_depend_on_what_was_kept_before():
+    def result():
+        torch.manual_seed(0)
+        layers = [nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 4)]
+        return compare(nn.Sequential(*layers), torch.randn(32, 16), dtype=BF16)
+
+    first, second = result(), result()
+    second.keep(error=second.error / 2)
+    kept = [one.keep(error=one.error / 6) for one in (first, second)]
+    assert kept[0] == kept[1]

@@ -1,5 +1,6 @@
 """What a set of modules saves, by the shares that one run has found, and the cheapest set that saves enough."""
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
@@ -36,6 +37,12 @@ class Balance:
         self._shares = torch.tensor(list(parts.values()), dtype=torch.float64)
         self._costs = torch.tensor(list(doors.values()), dtype=torch.float64)
         self._whole = float(self._shares.clamp(min=0).sum())
+
+    def copied(self) -> "Balance":
+        """The same, to be corrected by other runs."""
+        made = copy.copy(self)
+        made._shares = self._shares.clone()
+        return made
 
     def saved(self, names: Iterable[str]) -> float:
         """The share of the error² that is saved by keeping these modules."""

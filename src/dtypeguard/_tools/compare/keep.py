@@ -1,5 +1,7 @@
 """The cheapest modules that must stay in float32 for an error: chosen by shares and by runs, and verified by a run."""
 
+import copy
+import dataclasses
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -61,6 +63,14 @@ class Search(Trials):
         self._stages = [Stage(must, found, Balance(found.savings, self.units))]
         self._stage = self._stages[0]
         self._curved = False  # whether runs tell what layers save, as shares do not
+
+    def anew(self) -> "Search":
+        """A copy for one search, which must not depend on those before it."""
+        made = copy.copy(self)
+        made._errors, made._ran, made._cast = {**self._errors}, {**self._ran}, [*self._cast]
+        made._told, made._tried = [], {}
+        made._stages = [dataclasses.replace(one, balance=one.balance.copied()) for one in self._stages]
+        return made
 
     def _finite(self, found: Measured) -> tuple[tuple[str, ...], Measured]:
         """Those modules whose values float16 does not hold, and the shares with them in float32."""

@@ -207,7 +207,7 @@ class Comparison(Drawn):
             )
         self._subject.check_unchanged()
         with torch.inference_mode(False), task("keep"):
-            kept = self._searching().run(error)
+            kept = self._searching().anew().run(error)
         if kept is None:
             raise CompareError(
                 f"keep(error={error:.1g}) cannot be reached: the whole model in {self.wide} has an error of "
