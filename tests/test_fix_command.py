@@ -256,6 +256,8 @@ def test_an_end_in_the_midst_leaves_everything_as_it_was(number, tmp_path):
     out, _ = process.communicate(timeout=60)
     if number == signal.SIGINT:
         assert "interrupted: nothing was written" in out
+        assert "no edit for" not in out
+        assert "the search for edits was interrupted" in out
         assert process.returncode == 130
     ends = time.monotonic() + 10
     while list(tmp_path.parent.glob("dtypeguard-*")) and time.monotonic() < ends:

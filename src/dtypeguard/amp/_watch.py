@@ -269,7 +269,7 @@ class Watch(Result):
         ``dtypeguard/scale``                  the scale of the GradScaler now
         ``dtypeguard/skipped``                steps that it has skipped so far, because gradients were not finite
         ``dtypeguard/unmoved`` \*             share (0 to 1) of elements with a non-zero gradient that did not move
-        ``dtypeguard/update`` \*              median of \|update\|, in spacings of the parameter's dtype at its value
+        ``dtypeguard/update`` \*              median of \|update\| by its histogram, in spacings of the dtype
         ``dtypeguard/gradients/float32`` \*   share (0 to 1) of gradients that have this dtype; so for other dtypes
         ``dtypeguard/repairs``                repairs by contracts in this process since the watch began
         ``dtypeguard/repairs/train.py:14``    those at one line; so for other lines

@@ -45,6 +45,7 @@ def conclude(
     new = bad if baseline is None else baseline.new(bad)
     accepted = options.fail_on == "never" or (options.write_baseline and baseline is None)
     shown = [f for f in (findings if baseline is None else new) if reaches(f.severity, options.severity)]
+    cut = mending is not None and mending.status == INTERRUPTED != status
     if mending is not None and mending.status is not None:
         status = mending.status
     if mending is not None and options.fix:  # what stays is told
@@ -54,7 +55,7 @@ def conclude(
     ended = status or int(bool(new) and not accepted)
     quiet = options.quiet and not ended
     known = counted(causes_of(finding for finding in bad if finding not in new))
-    reason = _reason(report, status, new, least, options, known)
+    reason = "the search for edits was interrupted" if cut else _reason(report, status, new, least, options, known)
     to_file = options.output not in (None, STDOUT)
     edits = [] if mending is None else [*mending.edits, *mending.written]
     fixed = [] if mending is None else [finding for edit in mending.written for finding in edit.findings]

@@ -196,7 +196,8 @@ class Mending:
         for edit in self.written:
             yield f"fixed: {edit.does}: removes {edit.removes}"
         mended = {_place(finding) for edit in self.edits for finding in edit.findings}
-        for cause in causes_of(finding for finding in self.left if _place(finding) not in mended):
+        left = [] if self.status == INTERRUPTED else self.left  # for whatever was not tried
+        for cause in causes_of(finding for finding in left if _place(finding) not in mended):
             what, why = "edit", _why(cause)
             if not why and self._options.fix and not self._options.unsafe_fixes and RULES[cause.rule].unsafe:
                 what, why = "safe edit", ": --diff looks for one that is not safe"
