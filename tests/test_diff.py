@@ -432,8 +432,8 @@ BAD: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         lambda tmp: dtypeguard.diff(linear(), nn.Linear(5, 4), X), dtypeguard.CompareError,
         "b, this Linear, does not run on the batch: RuntimeError",
     ),
-    "a batch of the dtype of one": (
-        lambda tmp: dtypeguard.diff(linear(), linear().bfloat16(), X), dtypeguard.CompareError,
+    "a batch of another dtype": (
+        lambda tmp: dtypeguard.diff(linear().bfloat16(), linear().bfloat16(), X), dtypeguard.CompareError,
         r"its parameters are bfloat16, and the batch is float32. What bfloat16 costs .* dtypeguard.compare.model,",
     ),
     "a batch": (lambda tmp: dtypeguard.diff(linear(), linear(), 3), TypeError, "`batch` is of type int"),
@@ -742,3 +742,11 @@ def test_imaginary_parts_of_parameters_are_kept_in_float64():
         b.weight.copy_(b.weight.real)
     assert dtypeguard.diff(a, b, x).verdict == "another function"
     assert dtypeguard.compare(a, x, region=torch.bfloat16).error < 1e-6
+
+
+def test_a_batch_is_cast_for_the_program_of_the_other_dtype():
+    a = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 2))
+    found = dtypeguard.diff(a, copy.deepcopy(a).bfloat16(), torch.randn(16, 8))
+    assert found.verdict == "b rounds worse"
+    assert "b got the batch in bfloat16" in found.notes
+    assert found.error_b == pytest.approx(dtypeguard.compare(a, torch.randn(16, 8), dtype=torch.bfloat16).error, rel=2)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
 from ..._core.base.options import explained, kind_of, refuse_class
 from ..._core.base.progress import task
@@ -89,7 +90,11 @@ def diff(a: Any, b: Any, /, batch: Any, *, names: Names = None, loss: Callable[.
 
 def _live(a: Side, b: Side, names: Names, dtypes: Dtypes | None) -> ProgramDiff:
     """Two programs that are here."""
+    given = {tensor.dtype for _, tensor in a.batch.tensors() if tensor.is_floating_point()}
+    for side, other in ((a, b), (b, a)) if dtypes else ():
+        side.takes = side.dtype if given == {other.dtype} else None
     found = measure(a, b, names)
+    found.notes += [f"{side.name} got the batch in {name_of(side.takes)}" for side in (a, b) if side.takes is not None]
     _check_values(found.outputs[:2])
     found.dtypes = dtypes
     if found.precision is torch.float32:

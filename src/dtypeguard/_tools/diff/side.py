@@ -37,6 +37,7 @@ class Side:
         loss: of the output and the batch.
         runs: how often it ran.
         tool: what the user called.
+        takes: the dtype to which the batch is cast for it; None where it gets the batch as it is.
         compiled: compiles a copy as the model is compiled; None where it is not.
         model: the model, without what wraps it; None for a function.
     """
@@ -48,6 +49,7 @@ class Side:
     loss: Loss | None = None
     runs: int = 0
     tool: str = "diff"
+    takes: torch.dtype | None = None
     compiled: Callable[[nn.Module], nn.Module] | None = field(init=False)
     model: nn.Module | None = field(init=False)
 
@@ -126,7 +128,7 @@ class Side:
         """
         self.runs += 1
         tell(lambda: f"run {self.runs} of {self.name}")
-        batch = self.batch.to(dtype if wide is None else wide.dtype)
+        batch = self.batch.to((dtype or self.takes) if wide is None else wide.dtype)
         batch = batch.map(lambda t: t.to(self.device))
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.set_grad_enabled(backward))
