@@ -20,7 +20,7 @@ RULE = Rule(
     fix="{advice}",
     why="PyTorch's message names neither the argument nor where its dtype comes from.",
     safe=("float32_at_birth", "cast_operands", "cast_to_narrow"),
-    unsafe=("out_of_place", "convert_model"),
+    unsafe=("out_of_place", "floats_at_birth", "convert_model"),
     sources=(
         "https://github.com/pytorch/pytorch/issues/105243",
         "https://github.com/pytorch/pytorch/issues/102922",

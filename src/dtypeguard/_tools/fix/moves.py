@@ -128,6 +128,14 @@ def float32_at_birth(place: Place, at: At) -> Iterator[Candidate]:
 
 
 @move
+def floats_at_birth(place: Place, at: At) -> Iterator[Candidate]:
+    """Makes floats of integers where they are born."""
+    given, wanted = place.finding.from_dtype, place.finding.to_dtype
+    if place.birth is not None and wanted is torch.float32 and given in (torch.int32, torch.int64):
+        yield from retyped(place.birth, torch.float32)
+
+
+@move
 def cast_in_loop(place: Place, at: At) -> Iterator[Candidate]:
     """Converts at the top of the loop, or where a data set makes it."""
     born = place.birth or at
