@@ -1,8 +1,11 @@
 """DG107 narrowing-write."""
 
+from dataclasses import dataclass, field
+
 from torch import Tensor
 
-from .._kit import LARGEST, Op, Recorder, Rule, Severity, name_of, on
+from ..._engine.watch.events import Loading
+from .._kit import LARGEST, Node, Op, Recorder, Rule, Severity, Suspect, name_of, on
 from ._writes import expression, source_of
 
 RULE = Rule(
@@ -15,15 +18,25 @@ RULE = Rule(
     why=(
         "A tensor that is written to keeps its dtype, and what is written is cast to it: complex values "
         "lose their imaginary part (PyTorch warns once in a process), wide floats their digits. A cast of complex "
-        "values to a real dtype, as where all of a checkpoint becomes bfloat16, drops the imaginary part too."
+        "values to a real dtype, as where all of a checkpoint becomes bfloat16, drops the imaginary part too. Digits are "
+        "missed where a model that has them loads what was rounded so, as from a template in the wrong dtype: that is a "
+        "warning."
     ),
-    unsafe=("fitting_target",),
+    unsafe=("fitting_target", "cast_at_birth"),
     sources=(
         "https://docs.pytorch.org/docs/stable/tensor_attributes.html#type-promotion-doc",
         "https://github.com/MagriLab/KolSol/issues/30",
     ),
 )
+_MOST = 4096  # writes
 _REAL = 1e-3  # an imaginary part, as a share of the largest value: what a Fourier transform leaves is less
+
+
+@dataclass
+class Rounded:
+    """The writes that rounded, by the node of what was written to."""
+
+    writes: dict[Node, Suspect] = field(default_factory=dict)
 
 
 @on("cast", RULE)
@@ -57,7 +70,23 @@ def narrowed(event: Op, audit: Recorder) -> None:
         "loss": loss,
         "advice": f"allocate the target in the dtype of what is written to it: {advice}",
     }
-    audit.suspect(RULE, event, source, what=expression(event), **facts).find(audit, severity)
+    suspect = audit.suspect(RULE, event, source, what=expression(event), **facts)
+    suspect.find(audit, severity)
+    node = audit.lineage.get(out)
+    if node is not None and severity is None and len(writes := audit.state(Rounded).writes) < _MOST:
+        writes[node] = suspect
+
+
+@on("loading", RULE)
+def loaded(event: Loading, audit: Recorder) -> None:
+    """A model in the wider dtype loads what was rounded on the way."""
+    writes = audit.state(Rounded).writes
+    nodes = (audit.lineage.get(event.state[name]) for name in event.names if writes)
+    for node, suspect in [(node, writes[node]) for node in nodes if node in writes]:
+        if suspect.fields["from_dtype"].itemsize >= event.dtype.itemsize > event.was.itemsize:
+            facts = {**suspect.facts, "loss": f", rounded, and {event.path} loads it in {name_of(event.dtype)}"}
+            fields = {**suspect.fields, "origin": node.line()}
+            audit.find(RULE, suspect.site, severity=Severity.WARNING, facts=facts, again=True, **fields)
 
 
 def _loss(source: Tensor) -> str:
