@@ -163,7 +163,8 @@ def widened(model: nn.Module, dtype: torch.dtype) -> nn.Module:
         kept = tensor.dtype if not tensor.is_floating_point() else dtype
         return tensor.to(dtype.to_complex() if tensor.is_complex() else kept)
 
-    return model._apply(wide)
+    model._apply(wide)  # type: ignore[no-untyped-call]  # torch's
+    return model
 
 
 def converted(model: nn.Module, dtype: torch.dtype | None, device: torch.device) -> nn.Module:

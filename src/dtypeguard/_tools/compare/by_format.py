@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -121,7 +121,7 @@ class FormatComparison(Comparison):
         self.by_format: dict[str, FormatComparison] = {subject.title: self, **(by_format or {})}
         self.stays: dict[str, str] = subject.refusals(subject.formats[0])
         super().__init__(subject, found, born)
-        self.compared = "output"  # gradients have the errors of the loss
+        self.compared: Literal["loss", "output"] = "output"  # gradients have the errors of the loss
 
     @property
     def curve(self) -> list[tuple[float, float]]:
