@@ -64,12 +64,19 @@ def lossy(
     odd = changed(source, fresh) if whole else None
     if odd is None:
         return None
+    if call.contract.guarded and any(_is_alike(value, source) for value in call.values):
+        out = f"pass the other inputs in {name}, and it stays as it is, or {out}"
     module = call.values[0] if call.values else None
     torchs = isinstance(module, nn.Module) and type(module).__module__.startswith("torch.")
     if torchs or "." in str(module_path(call)):  # inside of a model, where a module needs it
         out = "give the model numbers that stay what they are"
     why = f"{odd[0]} becomes {odd[1]} in {name}: {out}"
     return why, (f"{out}, or, where that is meant, write ", f".to({fresh.dtype}) before the call")
+
+
+def _is_alike(value: Any, source: Tensor) -> bool:
+    """Whether a value is another input of the same floating dtype: of two, neither is known to be a side input."""
+    return isinstance(value, Tensor) and value is not source and value.dtype is source.dtype
 
 
 def _without_loss(call: CallState, violation: Violation) -> bool:

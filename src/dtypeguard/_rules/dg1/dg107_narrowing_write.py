@@ -18,9 +18,8 @@ RULE = Rule(
     why=(
         "A tensor that is written to keeps its dtype, and what is written is cast to it: complex values "
         "lose their imaginary part (PyTorch warns once in a process), wide floats their digits. A cast of complex "
-        "values to a real dtype, as where all of a checkpoint becomes bfloat16, drops the imaginary part too. Digits are "
-        "missed where a model that has them loads what was rounded so, as from a template in the wrong dtype: that is a "
-        "warning."
+        "values to a real dtype, as where all of a checkpoint becomes bfloat16, drops the imaginary part too. It is a "
+        "warning where a model in the wider dtype loads what was rounded so, as from a template in the wrong dtype."
     ),
     unsafe=("fitting_target", "cast_at_birth"),
     sources=(

@@ -59,10 +59,15 @@ def lost_before(row: Row) -> Row | None:
     return next((one for one in before if one.cause is Cause.AMPLIFIED), None)
 
 
+def casts(row: Row) -> bool:
+    """Whether a line casts, and computes nothing."""
+    return row.name in _CASTS
+
+
 def compute(row: Row, why: str = "") -> str:
     """That a line is to be computed in the wider dtype, and not its result alone; or that it is not to cast to it."""
     what = row.site.expression or row.name
-    if row.name in _CASTS:
+    if casts(row):
         return f"stay in {wide_of(row)}: `{what}` rounds"
     return f"compute `{what}` and what it is computed from in {wide_of(row)}{why and f': {why}'}"
 

@@ -2,11 +2,12 @@
 
 import re
 
+from ..._core.base.dtypes import HALF
 from ..._engine.values.rows import Row
 from ..._engine.watch.events import on
 from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.rule import Rule, Severity
-from ._harm import compute, enter, keep, lost_before, number, wide_of
+from ._harm import casts, compute, enter, keep, lost_before, number, wide_of
 
 RULE = Rule(
     "DG904",
@@ -59,8 +60,11 @@ def flipped(row: Row, audit: Recorder) -> None:
             harm = f"{others} of {rows} rows have other places than in {wide_of(row)}"
         harm += f": {number(was)} instead of {number(is_)}"
         integers, before = _integers(row), keep(row)
+        wide = row.dtype not in HALF  # in half precision all that it is computed from has few digits
         lost = None if integers or before else lost_before(row)
-        far = row.rounded() if row.parent is not None and row.parent.error > _FAR else None
+        if lost is not None and not wide and not casts(lost):
+            lost = None
+        far = row.rounded() if wide and row.parent is not None and row.parent.error > _FAR else None
         if far is not None and far.site is not row.site:
             before = before or compute(far)
         if lost is not None:

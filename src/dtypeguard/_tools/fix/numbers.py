@@ -150,8 +150,10 @@ def wider_integers(place: Place, at: At) -> Iterator[Candidate]:
     ):
         back = f".clamp({limits.min}, {limits.max}).to({dtype_code(dtype, source)})" if dtype is not None else ""
         clamped = [[*cast(part, place.wide), *source.after(node, back)] for part in parts]
+    alone = not isinstance(source.parents[node], cst.BinaryOperation | cst.Attribute)  # a picture, and no part of a sum
+    yield from clamped if alone else ()
     yield from each_and_all([cast(part, place.wide) for part in parts])
-    yield from clamped
+    yield from () if alone else clamped
 
 
 @move
