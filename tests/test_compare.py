@@ -19,6 +19,7 @@ import dtypeguard
 from dtypeguard import CompareError, DeviceError, compare, diff
 from dtypeguard._tools.compare.text import bars, of_whole
 
+INPUTS = "(inputs)"
 LOW = {
     "bfloat16": {"dtype": BF16}, "float16": {"dtype": F16}, "bf16 autocast": {"region": BF16},
     "fp16 autocast": {"region": F16},
@@ -436,13 +437,41 @@ def test_the_first_layers_have_been_run(low):
     first = next(layer for layer in result.layers if layer.name in real)
     assert first.measured
     assert first.saves == max(layer.saves for layer in result.layers if layer.name in real)
-    run = {layer.name: layer.saves for layer in result.layers if layer.measured}
+    run = {layer.name: layer.saves for layer in result.layers if layer.measured and layer.name != INPUTS}
     assert run == {name: real[name] for name in run}
     assert 1 <= len(run) <= 3
-    assert {layer.name for layer in result.layers if layer.saves is not None} == {*real}
+    assert {layer.name for layer in result.layers if layer.saves is not None} - {INPUTS} == {*real}
     ranks = [abs(layer.share) if layer.saves is None else layer.saves for layer in result.layers if not layer.through]
     assert ranks == sorted(ranks, reverse=True)
     assert max(ranks) <= 1
+
+
+class Skipping(nn.Module):
+    """Its own code computes with the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.out = nn.Linear(16, 16), nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.out((x + 40 + 0.1 * self.inner(x)) - 40)
+
+
+def test_what_passing_the_batch_in_float32_saves_is_what_keep_passes():
+    """`apply` leaves the batch as it is, so where the model's own code computes with it, that is in float32 too."""
+    torch.manual_seed(0)
+    model, x = Skipping(), torch.randn(64, 16)
+    result = compare(model, x, dtype=BF16)
+    row = next(layer for layer in result.layers if layer.name == INPUTS)
+    kept = result.keep(error=result.error / 4)
+    assert row.measured
+    assert row.saves > 0.95
+    assert kept.names == ()
+    assert str(result).splitlines()[-1].startswith("keep in float32: nothing but the batch -> ")
+    assert 1 - (kept.error / result.error) ** 2 == pytest.approx(row.saves)
+    exact = copy.deepcopy(model).double()(x.double())
+    error = (kept.apply(model)(x) - exact).norm() / exact.norm()
+    assert error.item() == pytest.approx(kept.error, rel=1e-6)
 
 
 class Narrow(nn.Module):

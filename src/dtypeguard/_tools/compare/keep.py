@@ -115,6 +115,11 @@ class Search(Trials):
             self._stages[0].balance.correct(name, saved)
         return found
 
+    def inputs(self) -> dict[str, float]:
+        """What passing the batch in float32 saves, and keeping nothing; empty where one layer casts it."""
+        error = self.batch()
+        return {INPUTS: 1 - (error / self._found.error) ** 2} if error is not None and math.isfinite(error) else {}
+
     def suspects(self, stage: Stage | None = None) -> list[str]:
         """The layers that are run first where shares do not tell: those of the largest share, and that saves most."""
         stage = stage or self._stages[0]
@@ -162,7 +167,9 @@ class Search(Trials):
         self._tried.clear()
         self._told.clear()
         names = self._stage.names
-        base = self._attempt(names, target) if names else self._found.error
+        base = self._found.error
+        if names or (base > target and self.batch() is not None):
+            base = self._attempt(names, target)
         if base <= target:
             return self._as_kept(names, base, base)
         best: tuple[str, ...] | None = None
@@ -222,7 +229,7 @@ class Search(Trials):
             self.runs += (names, self._given(names, self._as_given)) not in self._errors
             self._error(names, self._as_given)
         facts = self.facts()
-        base = facts[stage.names] if stage.names else self._found.error
+        base = facts.get(stage.names, self._found.error)
         worth = []
         for names, error in facts.items():
             if names == stage.names or "" in names or not all(self._in(name, names) for name in stage.names):

@@ -143,7 +143,7 @@ class Comparison(Drawn):
         measured: dict[str, float] = {}
         search = self._searching() if found.error and not found.spoilt and not found.integers else None
         if search is not None and self.linear:
-            measured = search.lead()
+            measured = search.lead() | search.inputs()
         elif search is not None and len(search.leaves) > 1:
             measured, self.bisected = bisect(search.trial, search.leaves, found.error, search.suspects())
             search.reorder(measured)
@@ -285,7 +285,7 @@ class Comparison(Drawn):
         kept = self._kept
         if kept is None:
             return
-        names = ", ".join(folded(kept.names, self._found.modules)) or "nothing"
+        names = ", ".join(folded(kept.names, self._found.modules)) or ("nothing but the batch" if kept.runs else "nothing")
         if kept.names == ("",):
             names = "the whole model, as no part of it is enough"
         cost = f"; {of_whole(kept.parameters)} of the parameters" if kept.names else ""

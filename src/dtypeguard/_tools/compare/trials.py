@@ -42,6 +42,14 @@ class Trials:
         """
         return self._error(self.units.closed(names), as_given=False)
 
+    def batch(self) -> float | None:
+        """The error with no module in float32, and the batch as it is passed; None if one layer casts all of it."""
+        leaves = functools.reduce(operator.or_, (self._found.bits[name] for name in self.units.leaves), 0)
+        if self._subject.dtype is None or all(bits & leaves for bits in self._found.savings.taken.values()):
+            return None
+        error = self._error((), as_given=True)
+        return error if self._as_given else None
+
     def facts(self) -> dict[tuple[str, ...], float]:
         """The errors that were measured, by modules: with the batch as it is passed, where both were."""
         order = sorted(self._errors.items(), key=lambda item: (item[0][1] is None) is self._as_given)
