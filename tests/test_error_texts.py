@@ -269,6 +269,7 @@ check("a parameter without a shape", lambda: nn.UninitializedParameter(), Float3
 check("a quantized tensor", lambda: torch.quantize_per_tensor(f(2), 0.1, 0, torch.qint8), Float32[Tensor, "n"])
 check("a layout that cannot be cast", lambda: f(2, 2).to_mkldnn(), Float64[Tensor, "n m"], "lenient")
 check("a union", lambda: torch.ones(2, dtype=torch.int64), Float32[Tensor, "n"] | Float32[Tensor, "n m"])
+check("a mask of integers", lambda: torch.ones(2, dtype=torch.int64), Float32[Tensor, "n"] | Bool[Tensor, "n"])
 check("a rung that is too low", lambda: f(2, dtype=F64), Float32[Tensor, "n"], "lenient", casting="safe")
 check("values that are too large", lambda: f(2, dtype=F64) * 1e300, Float32[Tensor, "n"], "lenient")
 KINDS = [torch.bool, torch.int64, F32, torch.complex64, torch.float8_e5m2]

@@ -17,6 +17,8 @@ from ..base.dtypes import (
     AUTOCAST,
     BY_NAME,
     FLOATING,
+    TABLE,
+    Kind,
     lost,
     name_of,
     names_accept,
@@ -257,18 +259,23 @@ def same_device(a: torch.device, b: torch.device) -> bool:
 def _check_union(spec: UnionSpec, value: Any, path: Path, call: CallState) -> None:
     options = spec.options if value is None else tuple(o for o in spec.options if not isinstance(o, NoneSpec))
     best: CallState | None = None
+    masks = False  # whether an option is a bool tensor
     for option in options:
         trial = call.attempt()
         _CHECKERS[type(option)](option, value, path, trial)
         if not trial.violations:
             call.adopt(trial)
             return
+        masks |= any(violation.expected is torch.bool for violation in trial.violations)
         # The option to complain about, and to repair to, is the one that least is wrong with.
         if best is None or _better(trial, best, value):
             best = trial
     if best is not None:
         for violation in best.violations:
             violation.hint = spec.hint
+            counts = violation.actual in TABLE and TABLE[violation.actual].kind is Kind.INT
+            if masks and counts and violation.fix and violation.expected is not torch.bool:
+                violation.fix = "", " != 0 for a mask, or ", *violation.fix[1:]  # as numbers 1 and 0 hide nothing
         call.adopt(best)
 
 
