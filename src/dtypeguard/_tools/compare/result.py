@@ -285,7 +285,9 @@ class Comparison(Drawn):
         kept = self._kept
         if kept is None:
             return
-        names = ", ".join(folded(kept.names, self._found.modules)) or ("nothing but the batch" if kept.runs else "nothing")
+        names = ", ".join(folded(kept.names, self._found.modules)) or (
+            "nothing but the batch" if kept.runs else "nothing"
+        )
         if kept.names == ("",):
             names = "the whole model, as no part of it is enough"
         cost = f"; {of_whole(kept.parameters)} of the parameters" if kept.names else ""

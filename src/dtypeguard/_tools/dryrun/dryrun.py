@@ -59,7 +59,8 @@ def dryrun(
         The table. `print(table)` shows it, `table["bfloat16", "float32", None]` is one cell.
 
     Raises:
-        TypeError, ValueError: for bad arguments; and if there is no batch, for a model without annotations.
+        TypeError, ValueError: for bad arguments; and if there is no batch, for a model without annotations, or one
+            that does not take what is drawn from them.
         Exceptions of the model: what it raises with its own dtype that is not about dtypes, as for a wrong shape. A
             note names the cell.
 
@@ -87,6 +88,8 @@ def dryrun(
         for cell in progress(f"dryrun({type(root).__name__})", sorted(cells, key=lambda cell: cell is not first)):
             error = runner.fill(cell)
             if cell is first and error is not None:
+                if batch is None and inputs.tensors():
+                    raise Undrawn(root, f"the model does not take what was drawn: {error}") from error
                 error.add_note(f"dtypeguard.dryrun, {cell}")
                 raise error
     return DryrunTable(type(root).__name__, place, cells)
@@ -119,11 +122,13 @@ def computes_in(model: nn.Module, batch: Any, tool: str) -> dict[str, tuple[torc
 class Undrawn(TypeError):
     """There is no batch, and none can be drawn from annotations."""
 
-    def __init__(self, model: str, needed: str, why: str) -> None:
-        self.needed, self.why = needed, why
+    def __init__(self, root: nn.Module, why: str) -> None:
+        parameters = inspect.signature(root.forward).parameters
+        names = [name for name, one in parameters.items() if one.default is one.empty] or ["..."]
+        self.needed, self.why = names[0] if len(names) == 1 else f"({', '.join(names)})", why.partition("\n")[0]
         super().__init__(
-            f"dryrun({model}) needs a batch: pass what the model is called with, dryrun(model, {needed}); none can be "
-            f"drawn from annotations ({why})"
+            f"dryrun({type(root).__name__}) needs a batch: pass what the model is called with, "
+            f"dryrun(model, {self.needed}); none can be drawn from annotations ({self.why})"
         )
 
 
@@ -131,7 +136,7 @@ def _inputs(root: nn.Module, batch: Any, tool: str = "dryrun") -> Inputs:
     """The batch; where there is none, one that is drawn from annotations."""
     name, signature = type(root).__name__, inspect.signature(root.forward)
     if batch is None and signature.parameters:
-        return _drawn(root, name, signature)
+        return _drawn(root, signature)
     args, kwargs = ((), {}) if batch is None else call_of(batch)
     try:
         signature.bind(*args, **kwargs)
@@ -141,7 +146,7 @@ def _inputs(root: nn.Module, batch: Any, tool: str = "dryrun") -> Inputs:
     return Inputs(signature, args, kwargs)
 
 
-def _drawn(root: nn.Module, name: str, signature: inspect.Signature) -> Inputs:
+def _drawn(root: nn.Module, signature: inspect.Signature) -> Inputs:
     """The simplest arguments that match the annotations, with tensors that are not empty."""
     try:
         from hypothesis import HealthCheck, find, settings
@@ -156,10 +161,9 @@ def _drawn(root: nn.Module, name: str, signature: inspect.Signature) -> Inputs:
             settings=quiet,
         )
     except Exception as error:
-        names = [n for n, p in signature.parameters.items() if p.default is p.empty] or ["..."]
-        needed = names[0] if len(names) == 1 else f"({', '.join(names)})"
-        why = str(error).partition("\n")[0] or type(error).__name__
-        raise Undrawn(name, needed, why) from (None if isinstance(error, AnnotationError) else error)
+        raise Undrawn(root, str(error) or type(error).__name__) from (
+            None if isinstance(error, AnnotationError) else error
+        )
     return bound
 
 
