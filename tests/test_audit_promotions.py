@@ -184,6 +184,14 @@ def float16_meets_bfloat16():
     return h * a
 
 
+@BUGS.add("DG101", "return model(x) + target", fix=".to(torch.float32)`")  # no parameter has the half dtype
+def float64_meets_a_result_of_autocast():
+    model, x = nn.Linear(2, 2), torch.ones(2, 2)
+    target = torch.ones(2, 2, dtype=F64)
+    with torch.autocast("cpu", dtype=BF16):
+        return model(x) + target
+
+
 class Fp32Gate(nn.Module):
     """A gate that nobody converted, in a model whose other parts are half."""
 

@@ -412,7 +412,7 @@ NO_CELL = (
 )
 BAD = {
     "no example": (lambda: dryrun(Net()), TypeError, NEEDED),
-    "a shape that no annotation tells": (lambda: dryrun(nn.Linear(3, 2)), TypeError, "Linear) needs a batch: pass what"),
+    "no shape is annotated": (lambda: dryrun(nn.Linear(3, 2)), TypeError, "Linear) needs a batch: pass what the "),
     "a missing argument": (lambda: dryrun(nn.Bilinear(3, 3, 2), X), TypeError, MISSING),
     "no model": (lambda: dryrun(F.relu, X), TypeError, "dryrun takes an nn.Module, not a function: write a "),
     "a lazy model": (lambda: dryrun(nn.LazyLinear(3), X), TypeError, "parameter weight of LazyLinear has no shape yet"),

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from ..._core.base.dtypes import HALF
 from ..._engine.watch.lineage import FIRST
 from ..._engine.watch.text import operand
 from .._kit import Node, Op, Recorder, Rule, Severity, name_of, on
@@ -58,7 +59,8 @@ def _was_made_so(node: Node) -> bool:
 def judge(audit: Recorder) -> None:
     for row in rows(audit):
         if row.creeps:
-            tell(RULE, row, audit, **_creep(row.nodes, row.pair, row.code))
+            narrow = torch.float32 if row.autocast and row.pair[0] in HALF else row.pair[0]  # as the model has it
+            tell(RULE, row, audit, **_creep(row.nodes, row.pair, row.code, narrow))
 
 
 @explains(Turn.FLOAT64)
@@ -74,11 +76,14 @@ def refused(it: Refused) -> bool:
     return it.tell(RULE, **facts, size="".join(f"; {o}" for o in kept))
 
 
-def _creep(nodes: tuple[Node, ...], pair: tuple[torch.dtype, torch.dtype], code: str = "") -> dict[str, Any]:
-    """The facts of DG101; `code` is what is float64 where it was not seen being born."""
+def _creep(
+    nodes: tuple[Node, ...], pair: tuple[torch.dtype, torch.dtype], code: str = "", narrow: torch.dtype | None = None
+) -> dict[str, Any]:  # fmt: skip
+    """The facts of DG101; `code` is what is float64 where it was not seen being born; `narrow` what to convert to."""
     birth = nodes[0].birth if nodes else None
     other, double = pair
-    narrow = other if other.is_floating_point or other.is_complex else torch.float32
+    narrow = narrow or other
+    narrow = narrow if narrow.is_floating_point or narrow.is_complex else torch.float32
     cast = f".to(torch.{name_of(like(double, narrow))})"
     if birth is None or birth.op == FIRST:
         advice = f"`{operand(code)}{cast}`"
