@@ -62,6 +62,7 @@ class Search(Trials):
             must, found = self._finite(found)
         self._stages = [Stage(must, found, Balance(found.savings, self.units))]
         self._stage = self._stages[0]
+        self._found_beside: dict[tuple[str, ...], Measured] = {}  # of all searches
         self._curved = False  # whether runs tell what layers save, as shares do not
 
     def anew(self) -> "Search":
@@ -87,9 +88,16 @@ class Search(Trials):
             keep_wide(model, names, narrow, self._subject.dtype, cast)
             return model
 
-        again = measure(self._subject, kept)
+        again = measure(self._subject, kept, self._as_given)
         self._found.savings.narrow |= again.savings.narrow
         return again
+
+    def _beside_batch(self) -> Stage:
+        """No modules, and the shares with the batch as it is passed."""
+        if () not in self._found_beside:
+            self._found_beside[()] = self._beside(())
+        found = self._found_beside[()]
+        return Stage((), found, Balance(found.savings, self.units)) if found.shared else self._stages[0]
 
     # ------------------------------------------------------------ single layers
 
@@ -170,6 +178,9 @@ class Search(Trials):
         base = self._found.error
         if names or (base > target and self.batch() is not None):
             base = self._attempt(names, target)
+        if not names and base > target and base < self._found.error:  # shares are those beside the batch, too
+            self._stages = self._stages if self._curved else [self._beside_batch()]
+            self._stage = self._stages[0]
         if base <= target:
             return self._as_kept(names, base, base)
         best: tuple[str, ...] | None = None

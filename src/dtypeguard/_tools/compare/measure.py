@@ -183,12 +183,16 @@ def _inexact(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def measure(subject: Subject, made: Callable[[], nn.Module]) -> Measured:
-    """Run a copy of the subject's model in the low dtype, which `made` gives, and find what its error comes from."""
+def measure(subject: Subject, made: Callable[[], nn.Module], as_given: bool = False) -> Measured:
+    """Run a copy of the subject's model in the low dtype, which `made` gives, and find what its error comes from.
+
+    Args:
+        as_given: leaves the batch as it is.
+    """
     try:
-        return _Measurement(subject, made(), copies=False).run()
+        return _Measurement(subject, made(), as_given, copies=False).run()
     except _Overwritten:
-        return _Measurement(subject, made(), copies=True).run()
+        return _Measurement(subject, made(), as_given, copies=True).run()
 
 
 class _Overwritten(Exception):
@@ -198,8 +202,9 @@ class _Overwritten(Exception):
 class _Measurement:
     """The runs of one comparison."""
 
-    def __init__(self, subject: Subject, model: nn.Module, copies: bool) -> None:
+    def __init__(self, subject: Subject, model: nn.Module, as_given: bool, copies: bool) -> None:
         self.subject, self.model, self._copies = subject, model, copies
+        self._dtype = None if as_given else subject.dtype  # of the batch
         self.found = Measured()
         self._exact = dict(named_tensors(subject.model))
         self._square = self._size = 0.0
@@ -226,7 +231,7 @@ class _Measurement:
         """One run in the low dtype, and the backward of its shadow."""
         subject, found = self.subject, self.found
         trace = Trace(modules, self._wide, subject, self._copies)
-        leaves = _Leaves(trace, subject.dtype)
+        leaves = _Leaves(trace, self._dtype)
         for parameter in self.model.parameters():  # else torch multiplies by expanded weights, whose backward is slow
             parameter.requires_grad_(_inexact(parameter))
         leaves.of_model(self.model, self._exact)
