@@ -3,11 +3,12 @@
 A difference of two results that are nearly equal has a large relative error, and is no fault: it is judged by the size
 of what was subtracted, until something divides by it, takes its root or its logarithm, or decides on it.
 A difference of data is judged as it is: where a cast has rounded times or coordinates until they are equal, nothing
-that follows shows it.
+that follows shows it. So is one in which an offset cancels beside which what is left had lost its digits.
 """
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,16 +19,49 @@ from ..ops import SUMS, Cancels, Operator
 from .incoming import Incoming
 from .measure import Error, norm
 from .memory import ShadowStorage
+from .rows import Row
 
 _SPECTRAL = frozenset("_linalg_eigh linalg_eig _linalg_eigvals linalg_eigvals _linalg_svd".split())
 _WIDEST = 1e15  # a cancellation; what is larger says no more
 _EQUAL = 512  # roundings of the wider dtype: data that differ by less were equal before they were rounded
 _ALIKE = 16  # times: what was rounded to one dtype; of the same data in two dtypes the difference is their rounding
 _ZERO = 16  # roundings of the wider dtype, of a difference from a number
+_OFFSET = 256  # times the smaller of two numbers that are added: beside that it loses digits
+_NEAR = 4.0  # times the smaller one: a difference in which it is what is left
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Numbers that have lost digits beside larger ones, to which they were added.
+
+    Attributes:
+        row: of the sum.
+        visit: which of its visits that was: of two rounds of a loop the difference is what was added.
+        level: what the smaller numbers were like.
+    """
+
+    row: Row
+    visit: int
+    level: float
+
+
+def beside(op: Operator, args: Any, kwargs: Any, row: Row) -> Beside | None:
+    """What a sum of two tensors makes of the smaller one; None if that keeps its digits."""
+    if op.cancels is not Cancels.DIFFERENCE or not all(isinstance(one, Tensor) for one in args[:2]):
+        return None
+    small, large = sorted((_level(args[0]), _level(args[1]) * abs(kwargs.get("alpha", 1))))
+    return Beside(row, row.visits, small) if 0 < _OFFSET * small < large < math.inf else None
+
+
+def _is_left(operands: Iterable[Any], incoming: list[Incoming], error: Error) -> Row | None:
+    """The sum beside whose larger number all that is left in a difference had lost its digits."""
+    known = {id(one.tensor): one.held.beside for one in incoming}
+    one, other = (known.get(id(operand)) for operand in operands)
+    return one.row if one is not None and one == other and error.level <= _NEAR * one.level else None
 
 
 def cancellation_of(
-    op: Operator, args: Any, kwargs: Any, incoming: list[Incoming], error: Error
+    op: Operator, args: Any, kwargs: Any, into: Row, incoming: list[Incoming], error: Error
 ) -> tuple[float, float]:
     """How much larger than the result is what it was computed from; and what size of the result that counts as zero."""
     cancellations = {id(one.tensor): one.cancellation for one in incoming}
@@ -46,6 +80,8 @@ def cancellation_of(
             rounding = max((_eps(one.held) for one in incoming), default=0.0) * whole
             if error.size > _EQUAL * rounding and are_data(args[:2], incoming):
                 whole = 0.0  # what rounding took from them is what the difference was to show
+            elif error.distance and (row := _is_left(args[:2], incoming, error)) is not None:
+                whole, into.taken = 0.0, row
             elif numbers and error.size > _ZERO * rounding:
                 whole = 0.0  # `1 - alpha` is what it is; `x * x - 2` at the root of 2 is zero, but for rounding
             else:

@@ -23,6 +23,7 @@ class ShadowStorage:
     """The shadow of one storage."""
 
     __slots__ = (
+        "beside",
         "buffer",
         "cancellation",
         "data",
@@ -51,6 +52,7 @@ class ShadowStorage:
         self.error = 0.0  # when it was measured last, as a share of what they were computed from: of the worst row
         self.whole = 0.0  # the same, of all values
         self.read = False
+        self.beside: Any = None  # what rounding took from the smaller of two numbers that were added, see `Beside`
         self.data = False  # what data were rounded to, and nothing has computed with
         self.integers = False  # computed from integers that its dtype does not have
         self.squared = False  # a square, or a sum of squares

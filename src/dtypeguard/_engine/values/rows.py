@@ -83,6 +83,7 @@ class Row:
         "site",
         "stalled",
         "stuck",
+        "taken",
         "trained",
         "unmoved",
         "unread",
@@ -103,6 +104,7 @@ class Row:
         self.parent: Row | None = None
         self.against: Row | None = None  # of a difference, the row of the other operand
         self.beside: tuple[Row, ...] = ()  # of its other inputs, those that had lost finite values too
+        self.taken: Row | None = None  # of a difference, the sum in which what is left of it had lost its digits
         self.previous: Row | None = (
             None  # the row that computed an input of this shape: the last round of a running total
         )
@@ -207,8 +209,11 @@ class Row:
     def rounded(self) -> "Row | None":
         """The row behind this one in which the error was rounded that this one makes larger.
 
-        Of a difference it is in one operand alone: what both have in common is no part of it.
+        Of a difference it is in one operand alone: what both have in common is no part of it, but for what both have
+        lost.
         """
+        if self.taken is not None:
+            return self.taken
         rows, common, own = list[Row](), set[Row](), False
         for row in self.chain():
             if own := row in common and any(not one.exact for one in rows[1:]):

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from ..._core.base.dtypes import HALF, WIDER
 from ..operands import operands, shadowed
-from ..ops import ACCUMULATES, BESIDES, Cancels, Operator, Way
+from ..ops import ACCUMULATES, BESIDES, SUMS, Cancels, Operator, Way
 from ..watch.text import LARGEST
 from . import moves
-from .cancellation import are_squares, cancellation_of, gradient_of_softmax, prepares
+from .cancellation import are_squares, beside, cancellation_of, gradient_of_softmax, prepares
 from .choices import WHOLE, Choices, at_places, decidable
 from .incoming import Given, Incoming, all_incoming, builds_up, largest_cancellation, loops, measured, suspicion, wrong
 from .kernels import VECTORS, composite, turned
@@ -161,10 +161,12 @@ class Shadow:
         pairs = []
         data = writing is None and prepares(op, args, incoming)
         integers = self.choices.integers(op, row, inputs, (one.held for one in incoming), look)
+        carries = op.exact or op.name in SUMS
+        kept = next((one.held.beside for one in incoming if one.held.beside is not None), None) if carries else None
         for tensor, shadow in shadows:
             held = memory.get(tensor) if shadow is None else memory.set(tensor, shadow, row)
             if held is not None:
-                held.row, held.read, held.integers, held.data = row, False, integers, data
+                held.row, held.read, held.integers, held.data, held.beside = row, False, integers, data, kept
                 pairs.append((tensor, held))
         if row.visits == 1:  # of a total what it was before
             row.exact = op.exact and not op.rounds(inputs, row.dtype)
@@ -267,7 +269,7 @@ class Shadow:
             turn = shadow.new_tensor(args[1]) if not isinstance(args[1], Tensor) else args[1].to(shadow.dtype)
             shadow = shadow + turn * ((tensor.to(shadow.dtype) - shadow) / turn).round().nan_to_num()
         error = error_of(tensor, shadow)
-        cancellation, floor = cancellation_of(op, args, kwargs, incoming, error)
+        cancellation, floor = cancellation_of(op, args, kwargs, row, incoming, error)
         relative = error.relative(floor, of_a_row=True)
         if op.cancels is Cancels.NUMERATOR:  # what it was divided by was never a difference
             below = max((one.error for one in incoming if one.tensor is not args[0]), default=0.0)
@@ -311,6 +313,8 @@ class Shadow:
                 row.beside = tuple(other for other in others if other is not None)
         if (tensor.dtype is torch.float16 and not op.exact) or op.name == "_to_copy":
             row.flushed += flushed(tensor, shadow) if carried < 0.5 < error.relative() else 0
+        if error.distance and writing is None:
+            held.beside = held.beside or beside(op, args, kwargs, row)
         if error.distance:
             self._note_movement(op, args, row, tensor, shadow, incoming, writing)
         elif writing is not None:

@@ -157,8 +157,8 @@ def _scatters(value: Any, out: Tensor) -> bool:
 
 @on("after", RULE, ops=_BITS)
 def bits_are_taken(event: Op, audit: Recorder) -> None:
-    for tensor in event.inputs:
-        node = audit.lineage.get(tensor) if audit.state(Wraps).rows else None
+    for tensor in event.inputs if audit.state(Wraps).rows else ():
+        node = audit.lineage.get(tensor) if tensor.dtype is not torch.bool else None  # `(a < b) & mask` takes none
         for debt in () if node is None else node.debts:
             debt.settled |= isinstance(debt, Wrapped)
 
