@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import dtypeguard
 from dtypeguard import CompareError, DeviceError, compare, diff
-from dtypeguard._tools.compare.text import bars, of_whole
+from dtypeguard._tools.compare.text import bars, of_whole, percent
 
 INPUTS = "(inputs)"
 LOW = {
@@ -123,7 +123,7 @@ def test_shares_explain_the_error(name, low):
         for row in rows:
             assert row.share == pytest.approx(row.weights + row.arithmetic + row.decisions)
     assert sum(layer.share for layer in result.layers) == pytest.approx(result.explained)
-    assert result.notes == []
+    assert [note for note in result.notes if "fast path" not in note] == []
     assert result.born == ()
 
 
@@ -472,6 +472,25 @@ def test_what_passing_the_batch_in_float32_saves_is_what_keep_passes():
     exact = copy.deepcopy(model).double()(x.double())
     error = (kept.apply(model)(x) - exact).norm() / exact.norm()
     assert error.item() == pytest.approx(kept.error, rel=1e-6)
+
+
+def test_what_keep_promises_of_an_encoder_is_what_it_has_without_gradients():
+    """PyTorch's fast path reads weights past the modules that are kept; the error on it is told."""
+    torch.manual_seed(1)
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, dropout=0.0)
+    model, x = nn.TransformerEncoder(layer, 2).eval(), torch.randn(16, 10, 32)
+    exact = copy.deepcopy(model).double()(x.double())
+
+    def error_of(model):
+        with torch.no_grad(), torch.autocast("cpu", dtype=BF16):
+            return ((model(x) - exact).norm() / exact.norm()).item()
+
+    result = compare(model, x, region=BF16)
+    kept = result.keep(error=result.error / 2)
+    fast = error_of(model)
+    assert fast > 1.05 * result.error
+    assert f"fast path, and the error is {percent(fast)}" in str(result).replace("\n    ", " ")
+    assert error_of(kept.apply(model)) == pytest.approx(kept.error, rel=1e-6)
 
 
 class Narrow(nn.Module):

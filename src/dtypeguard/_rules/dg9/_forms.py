@@ -8,7 +8,7 @@ from ..._engine.values.rows import Row
 
 Form = tuple[Any, ...]  # the name of an operation, and its operands
 _OPERATORS = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.Pow: "pow"}
-_NAMES = frozenset("square log log1p exp sum sigmoid softmax sqrt pow".split())
+_NAMES = frozenset("square log log1p exp sum mean sigmoid softmax sqrt pow".split())
 _MODULES = frozenset("torch F nn.functional torch.nn.functional torch.special math np numpy".split())
 _ATOMS = ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant  # they need no parentheses
 
@@ -63,6 +63,8 @@ def _better(form: Form) -> Iterator[str]:
             yield f"torch.log1p({_write(x)})"
         case ("sub", ("exp", x), ("number", 1)):
             yield f"torch.expm1({_write(x)})"
+        case ("sub", ("mean", x, *dim), y) if (one := _squared(x)) and _squared(y) == ("mean", one, *dim):
+            yield f"torch.var({', '.join(map(_write, (one, *dim)))}, correction=0)"
         case ("sqrt", ("add", x, y)):
             one, other = _squared(x), _squared(y)
             if one and other and "number" not in (one[0], other[0]):  # of which it takes none
@@ -91,7 +93,8 @@ def _form(node: ast.AST) -> Form:
         if isinstance(function, ast.Attribute) and ast.unparse(function.value) not in _MODULES:
             arguments.insert(0, _form(function.value))
         arguments += [_form(keyword.value) for keyword in node.keywords if keyword.arg in ("dim", "axis")]
-        if name in _NAMES and arguments:
+        shape = name == "mean" and any(keyword.arg not in ("dim", "axis") for keyword in node.keywords)
+        if name in _NAMES and arguments and not shape:
             return name, *arguments
     return "code", ast.unparse(node) if isinstance(node, ast.expr) else ""
 

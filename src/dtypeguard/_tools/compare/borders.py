@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
@@ -42,6 +43,9 @@ def keep_wide(
     if dtype is not None:
         for module in model.modules():
             _convert(module, dtype, held)
+    for module in model.modules() if kept else ():
+        if isinstance(module, nn.TransformerEncoderLayer | nn.MultiheadAttention):
+            module.register_forward_pre_hook(_no_fast_path)
     for name in kept:
         output = None if name not in narrow else dtype
         autocast = Autocast.DISABLE if dtype is None else None
@@ -54,6 +58,10 @@ def keep_wide(
         for name, module in owners(model):
             if id(module) not in inside and refuses_wider(module):
                 border(module, name, _OPTIONS, _parent(model, name))
+
+
+def _no_fast_path(module: nn.Module, args: tuple[Any, ...]) -> None:
+    """PyTorch's fast path computes past the modules that are kept; where there is a hook, it is off."""
 
 
 def _parent(model: nn.Module, name: str) -> nn.Module | None:

@@ -23,6 +23,7 @@ from .measure import DECIDED, INPUTS, Measured, Part
 from .pictures import of_comparison
 from .subject import Subject, widest
 from .text import COLUMNS, LARGE, bars, folded, of_whole, percent, site_of, titled, verified
+from .trials import output_error
 
 _SHOWN = 8  # layers of a printed comparison
 _LEAST = 0.005  # a share below is printed as 0
@@ -31,6 +32,7 @@ _GROWS = 1.5
 _OWN, _OWN_SHARE = 1e-3, 0.1
 _ALIKE = 0.5  # of what another layer saves
 _CUT = 24  # letters of a layer's name in the row of another
+_FAST = 0.05  # of the error, by which that on a fast path is another one
 _CANCEL = 2.0  # times what shares explain, from which on they are said to cancel
 
 
@@ -147,6 +149,7 @@ class Comparison(Drawn):
         elif search is not None and len(search.leaves) > 1:
             measured, self.bisected = bisect(search.trial, search.leaves, found.error, search.suspects())
             search.reorder(measured)
+        self._fast = 0.0 if found.integers else output_error(subject, subject.fast_outputs())
         self.layers: list[Layer] = list(_layers(found, search, measured, self.linear))
         self.lines: list[Line] = list(_lines(found))
         self.parameters: dict[str, float] = dict(sorted(found.parameters.items(), key=lambda item: -abs(item[1])))
@@ -261,6 +264,11 @@ class Comparison(Drawn):
             yield (
                 f"{self.wide} itself is {percent(found.own)} from {name_of(self.reference)}: the model is another "
                 "program there, or loses digits in any dtype; look at audit(values=True)"
+            )
+        if self._fast and abs(self._fast - self.error) > _FAST * self.error:
+            yield (
+                f"without gradients PyTorch's encoder layers take a fast path, and the error is {percent(self._fast)}: "
+                "torch.backends.mha.set_fastpath_enabled(False) turns it off"
             )
         if self._subject.apart is not None:
             yield (

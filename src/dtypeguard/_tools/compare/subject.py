@@ -156,6 +156,12 @@ class Subject:
             with torch.no_grad():
                 yield self.run(model, number, batch.to(dtype, given))
 
+    def fast_outputs(self) -> Iterator[list[Tensor]]:
+        """The outputs in the low dtype on the fast path of PyTorch's own layers; none where no layer takes it."""
+        layers = (m for m in self.model.modules() if isinstance(m, nn.TransformerEncoderLayer | nn.MultiheadAttention))
+        if self.widens and torch.backends.mha.get_fastpath_enabled() and any(not m.training for m in layers):
+            yield from self.low_outputs(self.lowered(), self.dtype)
+
     def compiled_outputs(self, model: nn.Module, dtype: torch.dtype | None) -> Iterator[list[Tensor]]:
         """As `low_outputs`, of a compiled model: a mode that hands out random numbers would have it run uncompiled."""
         for batch in self.batches:
@@ -169,7 +175,9 @@ class Subject:
         """The tensors that one run returns, with the random numbers of the first run of the same batch."""
         self.runs += 1
         tell(lambda: f"run {self.runs}")
-        drawn = drawing(self._numbers, self._mark, self.draws[number])
+        drawn: Any = drawing(self._numbers, self._mark, self.draws[number])
+        if low and mode is None and self.widens and self.draws[number].none:  # as it is used, on any fast path
+            drawn = contextlib.nullcontext()
         on = mode.on() if mode else contextlib.nullcontext()
         with self._region(low), drawn, on, self.around(model, low, mode):
             out = model(*batch.args, **batch.kwargs)
