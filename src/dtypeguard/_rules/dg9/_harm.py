@@ -117,7 +117,8 @@ def enter(
     here = None if shown is None else f"rounded to {name_of(shown.dtype)} here"
     if lost is not None:
         came, made = share(lost.incoming), share(lost.error)
-        here = f"an error of {came} becomes {made} here" if lost.incoming else f"an error of {made} from here"
+        grows = lost.incoming and lost.name in ("sub", "add", "rsub")  # which are exact, but for what comes in
+        here = f"an error of {came} becomes {made} here" if grows else f"an error of {made} from here"
     earlier = earlier and shown is rounded
     chain = tuple(dict.fromkeys(_step(step, here if step is shown else None, earlier) for step in reversed(steps)))
     chain = chain if born is None else (born, *chain)
