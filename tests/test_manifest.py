@@ -290,7 +290,9 @@ def test_gradients_and_state_of_the_optimizer_count():
     lock = manifest(model, optimizer)
     for state in optimizer.state.values():
         state["exp_avg"] = state["exp_avg"].to(F16)
-    rows = lock.diff(model, optimizer).rows
+    found = lock.diff(model, optimizer)
+    rows, states = found.rows, sum(len(state) for state in optimizer.state.values())
+    assert f"in {len(optimizer.state)} of {states} tensors" in str(found)
     assert {(row.section, row.expected, row.actual) for row in rows} == {
         ("optimizer", "bfloat16", "float16"), ("optimizer", "float32", "float16")
     }  # fmt: skip
@@ -538,6 +540,18 @@ def test_a_damaged_or_malicious_file_is_a_sentence(tmp_path):
     with pytest.raises(FileNotFoundError):
         lock.diff(tmp_path / "nothing.pt")
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_folder_has_one_checkpoint(tmp_path):
+    """`model.fp16.safetensors` beside `model.safetensors` is loaded where it is asked for."""
+    model = nn.Linear(2, 2)
+    state = {name: value.detach() for name, value in model.state_dict().items()}
+    safetensors(tmp_path / "model.safetensors", state)
+    safetensors(tmp_path / "model.fp16.safetensors", {name: value.half() for name, value in state.items()})
+    assert not manifest(model).diff(tmp_path)
+    (tmp_path / "model.fp16.safetensors").rename(tmp_path / "half.safetensors")
+    with pytest.raises(ValueError, match=r"has two checkpoints: half.safetensors has .* in float16"):
+        manifest(tmp_path)
 
 
 @pytest.mark.parametrize("value", [3, None, torch.ones(2), "float32\n"])

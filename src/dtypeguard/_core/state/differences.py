@@ -66,6 +66,7 @@ class Differences:
         stranger: why it is another model, of which nothing more is said; else nothing.
         compared: how many tensors were; of a manifest beside a manifest, how many names without their numbers.
         unit: which of both.
+        beside: the same of other sections, such as the optimizer's.
         kinds: by name without numbers, what the manifest says, and what is there if that differs.
     """
 
@@ -77,6 +78,7 @@ class Differences:
     stranger: str = ""
     compared: int = 0
     unit: str = "tensor"
+    beside: dict[str, int] = field(default_factory=dict, repr=False)
     kinds: dict[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
 
     def __bool__(self) -> bool:
@@ -89,8 +91,11 @@ class Differences:
             return f"{self.title} is another model than that of {source}: {self.stranger}"
         if not self.rows:
             return f"{self.title} is as {source} says ({number(self.compared, self.unit)})"
-        several = len({name for row in self.rows for name in row.names})
-        return f"{self.title} differs from {source} in {several:,} of {number(self.compared, self.unit)}"
+        several = len({(row.section, name) for row in self.rows for name in row.names})
+        beside = {row.section for row in self.rows} & self.beside.keys()
+        compared = sum(self.beside[section] for section in beside)
+        compared += self.compared if any(row.section not in beside for row in self.rows) else 0
+        return f"{self.title} differs from {source} in {several:,} of {number(compared, self.unit)}"
 
     def lines(self) -> list[tuple[str, str]]:
         """Each difference: the pattern, and both sides."""
@@ -161,7 +166,10 @@ def _compare_section(
             lines[name], sides[name] = alike
         elif contents.lines.get(section):
             new[name] = str(held[own])
-    found.compared += len(sides) if section == "tensors" else 0
+    if section == "tensors":
+        found.compared += len(sides)
+    else:
+        found.beside[section] = found.beside.get(section, 0) + len(sides)
     for pattern, members, matched in _cover({name: "\n".join(both) for name, both in sides.items()}):
         expected, actual = sides[members[0]]
         own_names, first = tuple(names[name] for name in members), lines[members[0]]

@@ -5,7 +5,7 @@ import os
 import pickle
 import struct
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -105,12 +105,30 @@ def _folder(folder: Path) -> dict[str, Held]:
     for pattern in ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf"):
         files = sorted(folder.glob(pattern))
         if files:
-            return {name: held for file in files for name, held in _reader(file)(file).items()}
+            return _together([file for file in files if not _is_variant(file)])
     inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     models = [path for path in inside if any(path.glob("*.safetensors*")) or any(path.glob("*.bin"))]
     if models:  # a pipeline of diffusers: a folder for each model
         return {f"{path.name}.{name}": held for path in models for name, held in _folder(path).items()}
     raise Unreadable(f"{folder} has no checkpoint: no .safetensors, .bin, .pt, .gguf, and no .metadata of DCP")
+
+
+def _is_variant(file: Path) -> bool:
+    """Whether it is a copy in another dtype, which libraries load if they are asked: `model.fp16.safetensors`."""
+    return file.with_name(f"{file.stem.rpartition('.')[0]}{file.suffix}").is_file() and "." in file.stem
+
+
+def _together(files: Iterable[Path]) -> dict[str, Held]:
+    """The tensors of several files, of which no two hold the same one otherwise."""
+    found: dict[str, Held] = {}
+    where: dict[str, Path] = {}
+    for file in files:
+        for name, held in _reader(file)(file).items():
+            if found.setdefault(name, held) != held:
+                both = f"{where[name].name} has {name} in {found[name]}, {file.name} in {held}"
+                raise Unreadable(f"{file.parent} has two checkpoints: {both}: name one of these files")
+            where.setdefault(name, file)
+    return found
 
 
 def _index(file: Path) -> dict[str, Held]:
