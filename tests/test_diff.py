@@ -260,6 +260,17 @@ def test_modules_are_matched_by_rows_of_weights() -> None:
     assert fused.a == tuple(f"blocks.1.attention.{name}" for name in ("query", "key", "value"))
 
 
+@pytest.mark.parametrize("narrow", ["fused", "split"])
+@pytest.mark.parametrize("first", ["fused", "split"])
+def test_rows_of_weights_may_be_rounded(narrow: str, first: str) -> None:
+    """A port in bfloat16 of a model in float32, which computes three projections in one, is the same function."""
+    gpt = made(models.GPT)
+    sides = {"fused": gpt, "split": models.Port(gpt).eval()}
+    sides[narrow] = copy.deepcopy(sides[narrow]).bfloat16()
+    second = next(name for name in sides if name != first)
+    assert dtypeguard.diff(sides[first], sides[second], ids()).verdict != ANOTHER
+
+
 def test_what_cannot_be_matched_is_a_region_between_what_is() -> None:
     gpt = made(models.GPT)
     found = dtypeguard.diff(gpt, models.Port(gpt, gelu="none").eval(), ids())

@@ -1,5 +1,6 @@
 """Both programs run, as they are and in float64, and are compared wherever both have the same tensor."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -345,21 +346,47 @@ def _growth(calls: Calls, a: Tape, b: Tape) -> Iterator[tuple[str, float]]:
             yield key[0], apart
 
 
+def _are_rounded(x: Tensor, y: Tensor) -> bool:
+    """Whether two weights are the same, but for the rounding to the narrower dtype."""
+    narrow = max((torch.finfo(t.dtype) for t in (x, y)), key=lambda info: info.eps)
+    first, second = (t.detach().to("cpu", torch.float64) for t in (x, y))
+    return bool(((first - second).abs() <= narrow.eps * (second.abs() + narrow.tiny)).all())
+
+
+def _share_rows(a: Model, b: Model, match: Match, channels: Tensor, values: tuple[Values, Values]) -> None:
+    """The same for weights whose rows are those of other modules: fused, split, in another order."""
+    for name, y in b.weights(match.b).items():
+        parts = [(path, x) for path in match.a if (x := a.weights(path).get(name)) is not None]
+        if len(parts) < len(match.a) or any(x.shape[1:] != y.shape[1:] for _, x in parts):
+            continue  # transposed
+        whole = torch.cat([x.detach() for _, x in parts])
+        if len(channels) != len(y) or len(whole) <= int(channels.max()) or not _are_rounded(whole[channels], y):
+            continue
+        if torch.finfo(whole.dtype).eps <= torch.finfo(y.dtype).eps:
+            values[1][match.b, name] = whole[channels]
+            continue
+        starts = itertools.accumulate((len(x) for _, x in parts), initial=0)
+        for (path, x), start in zip(parts, starts, strict=False):
+            own = (channels >= start) & (channels < start + len(x))
+            held = values[0].setdefault((path, name), x.detach().to(y.dtype, copy=True))
+            held[channels[own] - start] = y.detach()[own].to(held.device)
+
+
 def _compare_weights(a: Model, b: Model, matches: set[Match], values: tuple[Values, Values]) -> dict[str, list[str]]:
     """What differs in what modules hold. Values that one program has rounded are given to both in float64."""
     found: dict[str, list[str]] = {}
     for match in matches:
-        path, *more = match.a
-        if more or match.channels is not None:
+        path, *_ = match.a
+        if match.channels is not None:
+            _share_rows(a, b, match, match.channels, values)
             continue
         mine, its = a.weights(path), b.weights(match.b)
         for name, x in mine.items():
             y = its.get(name)
             if y is None or x.numel() != y.numel():
                 continue
-            narrow = max((torch.finfo(t.dtype) for t in (x, y)), key=lambda info: info.eps)
             first, second = (t.detach().to("cpu", torch.float64) for t in (x, y))
-            if x.shape == y.shape and bool(((first - second).abs() <= narrow.eps * (second.abs() + narrow.tiny)).all()):
+            if x.shape == y.shape and _are_rounded(x, y):
                 if torch.finfo(x.dtype).eps <= torch.finfo(y.dtype).eps:
                     values[1][match.b, name] = x
                 else:
