@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from ..._engine.ops import SOFTMAX
 from ..._engine.watch.events import Suspect
+from ..._engine.watch.text import operand
 from .._kit import LARGEST, Op, Recorder, Rule, Severity, Site, around, name_of, on, readable, size_of
 
 RULE = Rule(
@@ -47,7 +48,15 @@ def integers_added(event: Op, audit: Recorder) -> None:
     scores = any(tensor.ndim and tensor is not mask for tensor in event.inputs)  # not a number: classes become factors
     if event.name == "add" and scores and not mask.is_floating_point() and _zero_and_one(mask, event.site, audit):
         fields = {"module": event.module, "op": event.name}
-        audit.lineage.mark(event.out, _added("the mask", mask, "softmax", event.site, audit, **fields))
+        added = _added("the mask", mask, "softmax", event.site, audit, _names(event, mask), **fields)
+        audit.lineage.mark(event.out, added)
+
+
+def _names(event: Op, mask: Tensor) -> tuple[str, str]:
+    """How the program writes the scores and the mask, if that is known."""
+    codes = event.site.operands(event.name.rstrip("_"), len(event.inputs)) if event.direct else []
+    written = {one is mask: operand(code) for one, code in zip(event.inputs, codes, strict=True)} if codes else {}
+    return written.get(False) or "scores", written.get(True) or "mask"
 
 
 class AddedAtOnce(Added):
@@ -62,7 +71,7 @@ def mask_added(event: Op, audit: Recorder) -> None:
     masks = mask.is_floating_point() or mask.dtype is torch.bool
     if fits and masks and _zero_and_one(mask, event.site, audit):
         fields = {"module": event.module, "op": event.name}
-        added = _added("the mask", mask, "softmax", event.site, audit, **fields)
+        added = _added("the mask", mask, "softmax", event.site, audit, _names(event, mask), **fields)
         audit.lineage.mark(event.out, AddedAtOnce(added.rule, added.site, added.facts, added.fields))
 
 
@@ -112,8 +121,12 @@ def _zero_and_one(mask: Tensor, site: Site, audit: Recorder) -> bool:
     return 0 < ones < mask.numel() and ones + int((mask == 0).sum()) == mask.numel()
 
 
-def _added(name: str, mask: Tensor, function: str, site: Site, audit: Recorder, **fields: Any) -> Added:
-    advice = "hide with it: `scores.masked_fill(mask == 0, float('-inf'))`, where 0 is what to hide"
+def _added(
+    name: str, mask: Tensor, function: str, site: Site, audit: Recorder, names: tuple[str, str] = ("scores", "mask"),
+    **fields: Any,
+) -> Added:  # fmt: skip
+    """A mask that is added; `names` is how the program writes the scores and the mask."""
+    advice = f"hide with it: `{names[0]}.masked_fill({names[1]} == 0, float('-inf'))`, where 0 is what to hide"
     if name in ("attn_mask", "key_padding_mask"):
         caution = "; where 1 means keep, `~` it for `key_padding_mask`" if name == "key_padding_mask" else ""
         advice = f"give a bool mask: `{name}.bool()`{caution}"

@@ -352,7 +352,7 @@ class Search(Trials):
             return
         rest = f"; for the rest of the error {', '.join(folded(others, self._found.modules))} would do" * bool(others)
         raise CompareError(
-            f"keep(error={target:.1g}): {percent(share)} of this error is in the batch, which is rounded to "
+            f"keep(error={target:.3g}): {percent(share)} of this error is in the batch, which is rounded to "
             f"{name_of(self._subject.low)}, and what would take it in float32 holds "
             f"{of_whole(self.units.share(names))} of the parameters: subtract an offset from the batch, or pass it in "
             f"float32 to a layer of its own that is kept{rest}"

@@ -213,7 +213,7 @@ class Comparison(Drawn):
             kept = self._searching().anew().run(error)
         if kept is None:
             raise CompareError(
-                f"keep(error={error:.1g}) cannot be reached: the whole model in {self.wide} has an error of "
+                f"keep(error={error:.3g}) cannot be reached: the whole model in {self.wide} has an error of "
                 f"{percent(self._found.own)} against {name_of(self.reference)}"
             )
         self._kept = kept
