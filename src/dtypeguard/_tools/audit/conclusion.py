@@ -58,7 +58,8 @@ def conclude(
     reason = "the search for edits was interrupted" if cut else _reason(report, status, new, least, options, known)
     to_file = options.output not in (None, STDOUT)
     edits = [] if mending is None else [*mending.edits, *mending.written]
-    fixed = [] if mending is None else [finding for edit in mending.written for finding in edit.findings]
+    mended = {_place(finding) for edit in ([] if mending is None else mending.written) for finding in edit.findings}
+    fixed = [finding for finding in findings if _place(finding) in mended]  # a line may have several of one rule
     text = _format_report(report, shown, options, None if to_file else out, edits, fixed)
     notes = [*notes, *([] if mending is None else mending.lines()), *_too_late(options)]
     if stands_alone(options):
@@ -85,6 +86,10 @@ def conclude(
         print(*notes, sep="\n", file=sys.stderr if stands_alone(options) else out)
     out.flush()
     return ended
+
+
+def _place(finding: Finding) -> tuple[str, str | None, int | None]:
+    return finding.rule, finding.file, finding.line
 
 
 def _format_report(
@@ -129,8 +134,9 @@ def _next(
             yield "next: --values looks at what dtypes do to the values"
     elif options.write_baseline:
         yield f"next: run with --baseline {short(options.write_baseline)}, which reports only what is new"
-    elif mending is not None and not options.fix and any(edit.safe and not edit.installed for edit in mending.edits):
-        yield "next: --fix writes the safe edits"
+    elif mending is not None and not options.fix and any(not edit.installed for edit in mending.edits):
+        safe = any(edit.safe and not edit.installed for edit in mending.edits)
+        yield "next: --fix writes the safe edits" if safe else "next: --fix --unsafe-fixes writes the edits"
     else:
         count, of = (sum(len(change.causes) for change in some) for some in (changes[:1], changes))
         more = f"{count} of {of}" if count < of else changes[0].removes
