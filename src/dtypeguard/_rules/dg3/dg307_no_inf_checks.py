@@ -34,6 +34,10 @@ _SCALE = {
         "way"
     ),
 }
+_REPLACED = (
+    "; if the model's parameters were replaced since (a new head, `load_state_dict(assign=True)`), build the optimizer "
+    "after that"
+)
 _UPDATE = {"call": "update()", "how": "once in each iteration, after all optimizers have stepped with the scaler"}
 
 
@@ -49,7 +53,8 @@ def without_gradients(driven: Driven, stage: OptState, scaling: Scaling) -> None
     several = len(scaling.driven) > 1 and unscales_itself(watched.optimizer)  # torch lets one of several go without
     if stage is not OptState.STEPPED and not several and not watched.has_gradients():
         what = f"no parameter of {watched.title} has a gradient"
-        scaling.find(RULE, "GradScaler.step", {"what": what, "optimizer": watched.title, **_SCALE})
+        how = _SCALE["how"] + _REPLACED * scaling.graphs
+        scaling.find(RULE, "GradScaler.step", {"what": what, "optimizer": watched.title, **_SCALE, "how": how})
 
 
 @on("unchecked", RULE)
