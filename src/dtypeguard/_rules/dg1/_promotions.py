@@ -238,7 +238,7 @@ def blame(audit: Recorder) -> None:
 def tell(rule: Rule, row: Promotions, audit: Recorder, at_birth: bool = True, **facts: Any) -> None:
     """Tell of them; `at_birth` is whether the advice is about the line where the dtype was born."""
     nodes = row.nodes if not row.own else () if row.narrow_node is None else (row.narrow_node,)
-    facts = {**facts_of(row.site, row.op, row.pair, row.result, row.bytes), **facts}
+    facts = {**_facts_of(row), **facts}
     if row.cast_back and not row.harms:
         narrow, back = like(row.pair[1], row.narrow), row.back_to
         to = f"back to {name_of(narrow)}" if back in (None, narrow) else f"to {name_of(back)}"
@@ -252,20 +252,17 @@ def tell(rule: Rule, row: Promotions, audit: Recorder, at_birth: bool = True, **
         finding.count += row.count - 1
 
 
-def facts_of(
-    site: Site, op: str, pair: tuple[torch.dtype, torch.dtype], result: torch.dtype, size: int
-) -> dict[str, Any]:
+def _facts_of(row: Promotions) -> dict[str, Any]:
     """What both rules say of operands that promote each other, the narrower first."""
-    narrow, wide = pair
+    narrow, wide = row.pair
     cast, other = (f"`.to(torch.{name_of(like(*two))})`" for two in ((wide, narrow), (narrow, wide)))
-    advice = (
-        f"{cast} on the {name_of(wide)} operand where it is made, or on the result; where {name_of(wide)} is meant, "
-    )
-    advice += f"as in a loss, {other} on the other"
-    if _real_of(narrow) is None:
-        advice = f"`.to(torch.{name_of(wide)})`, if it is meant"
-    facts = {"pair": f"{name_of(narrow)} and {name_of(wide)}", "wide": name_of(result), "advice": f"{MADE}{advice}"}
-    return {"what": site.expression or op, "size": f", {human(size)}", **facts}
+    act = f"{cast} on the {name_of(wide)} operand where it is made, or on the result"
+    if row.harms:
+        advice = f"{MADE}{act}; where {name_of(wide)} is meant, as in a loss, {other} on the other"
+    else:
+        advice = f"leave it where {name_of(wide)} is meant, as in a loss or for positions; else {act}"
+    facts = {"pair": f"{name_of(narrow)} and {name_of(wide)}", "wide": name_of(row.result), "advice": advice}
+    return {"what": row.site.expression or row.op, "size": f", {human(row.bytes)}", **facts}
 
 
 def like(dtype: torch.dtype, other: torch.dtype) -> torch.dtype:
