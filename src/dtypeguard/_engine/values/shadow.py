@@ -242,6 +242,8 @@ class Shadow:
         if "half_to_float" in op.names and len(wide) > op.names.index("half_to_float"):
             wide[op.names.index("half_to_float")] = False
         named = {key: v if op.left_alone(key) else _widened(v, known, real, imaginary) for key, v in kwargs.items()}
+        if not inputs and "dtype" in op.names and named.get("dtype") is None:  # of a default dtype that is half
+            named["dtype"] = real
         return self._call(op, wide, named)
 
     def _call(self, op: Operator, args: Any, kwargs: Any) -> Any:

@@ -163,5 +163,5 @@ def _facts_of(
     advice: str = "allocate the target with a floating dtype",
 ) -> dict[str, Any]:  # fmt: skip
     dtype = name_of(target.dtype)
-    advice = f"{advice}, or round where it is meant: `.round().to(torch.{dtype})`"
+    advice = f"{advice}, or, where whole numbers are meant, `.round().to(torch.{dtype})`"
     return {"source": source, "loss": loss, "dtype": dtype, "writes": writes, "into": into, "advice": advice}

@@ -108,7 +108,8 @@ def result_refused(it: Refused) -> bool:
         if sign := _OPERATORS.get(op):
             written = f"`x = x {sign} y` in place of `x {sign}= y`"
         made = f", or `.to(torch.{name_of(wanted)})` where it is made" if wanted else ""
-        advice = f"a tensor keeps its dtype when it is written to: {written}{made}"
+        holds = "; of buffers that a model holds leave integers out: `if x.is_floating_point():`" if integers else ""
+        advice = f"a tensor keeps its dtype when it is written to: {written}{made}{holds}"
         return it.tell(RULE, it.operands[:1], wanted, advice=advice)
     what = "the integers" if it.floats else "`out`"
     return it.tell(RULE, integers, dtype, advice=f"`.to(torch.{name_of(dtype)})` on {what}")
