@@ -16,9 +16,15 @@ from .measure import Point, paths_of
 from .side import Side, Values
 from .tape import Key, Passage, Tape, paired
 from .wide import Wide
+from .words import number
 
 BACKWARD = "(backward)"  # the place of a point
 _NAMED = 4  # parameters
+
+
+def apart_of(at: str, apart: float) -> str:
+    """The distance at a place in the wide dtype; where a gradient ends in one of the two there is none."""
+    return "no gradient" if at == BACKWARD and math.isinf(apart) else number(apart)
 
 
 @dataclass(frozen=True, slots=True)

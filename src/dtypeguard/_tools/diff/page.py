@@ -5,6 +5,7 @@ from typing import Any
 
 from ..._show.fragment import badge, facts, folded, joined, lines, listed, table
 from ..._show.text import number as counted
+from .backward import apart_of
 from .words import number, short
 
 _COLOURS = {"same": "good", "rounding": "good", "another function": "error"}
@@ -46,7 +47,7 @@ def _cells(row: Any, found: Any) -> tuple[Any, ...]:
     """One module: both names, and what it adds."""
     return (
         ", ".join(row.a) or "(the model)", joined(row.name or "(the model)", _mark(row, found)), row.at or None,
-        number(row.apart), f"{short(row.roundings[0])}, {short(row.roundings[1])}", number(row.adds),
+        apart_of(row.at, row.apart), f"{short(row.roundings[0])}, {short(row.roundings[1])}", number(row.adds),
         number(row.outputs), bar(row.outputs), row.site, row.how,
     )  # fmt: skip
 

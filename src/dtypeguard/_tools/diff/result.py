@@ -12,7 +12,7 @@ from ..._core.base.dtypes import name_of
 from ..._core.base.frames import internal, shown
 from ..._show.result import Result, Row
 from ..._show.text import cut, wrapped
-from .backward import BACKWARD, Gradient
+from .backward import BACKWARD, Gradient, apart_of
 from .compiled import Compiled
 from .distances import Verdict, verdict_of, worse
 from .match import Match
@@ -177,7 +177,7 @@ class ProgramDiff(Result):
         table = [("module", "in float64", "roundings a, b", "adds", "outputs")]
         own = [row for row in self.rows if row.verdict != "same"]
         table += [
-            (row.name or "(the model)", number(row.apart) + "!" * (row.verdict == "another function"),
+            (row.name or "(the model)", apart_of(row.at, row.apart) + "!" * (row.verdict == "another function"),
              f"{short(row.roundings[0])}, {short(row.roundings[1])}", number(row.adds), number(row.outputs))
             for row in own[:_SHOWN]
         ]  # fmt: skip
