@@ -247,7 +247,11 @@ class Values:
         error = error_of(out.detach(), held.like(out))
         held.error, held.whole, held.read = error.relative(of_a_row=True), error.relative(), True
         held.data = True
-        row.measured(error, held.error, 0.0, None)
+        if row.measured(error, held.error, 0.0, None):
+            row.example = worst(out.detach(), held.like(out))
+        self.shadow.collides(row, out.detach().double(), held.like(out), 0.0)
+        if row.cause is not None:
+            self.shadow.spoils(row)
 
     # ------------------------------------------------------------ where values leave
 

@@ -175,7 +175,7 @@ class Shadow:
         if look and pairs:
             self._measure(op, args, kwargs, row, pairs, incoming, writing)
             if row.cause is not None:
-                self._spoils(row)
+                self.spoils(row)
         elif pairs:
             for _, held in pairs:
                 held.error, held.cancellation = row.error, largest_cancellation(incoming)
@@ -184,7 +184,7 @@ class Shadow:
         if way is Way.PICK and _due(row):
             self.choices.picked(op, args, kwargs, out, row)
 
-    def _spoils(self, row: Row) -> None:
+    def spoils(self, row: Row) -> None:
         self.spoil.add(row)
         row.since = min(row.since, self.operations)
 
@@ -289,7 +289,7 @@ class Shadow:
             for one in incoming:
                 if one.cancellation > 1 and one.held.origin is not None and effective:
                     one.held.origin.convict(one.error * one.cancellation, one.held.whole * one.cancellation)
-                    self._spoils(one.held.origin)
+                    self.spoils(one.held.origin)
         carried = 0.0 if source is None else source.error * (source.cancellation if lost else 1.0)
         origin = None if source is None or cancellation == 1 else source.held.origin
         if cancellation > _FAR * max((one.cancellation for one in incoming), default=1.0):
@@ -328,7 +328,7 @@ class Shadow:
             wide = rounds and row.dtype not in HALF  # then it is its factor that is wrong
             if cancellation <= _EQUAL and not wide:  # a strongly cancelled result is no total, it compensates
                 self._stalls(op, args, row, effective, tensor, shadow, incoming, writing)
-            self._collides(row, tensor.to(shadow.dtype), shadow, carried)
+            self.collides(row, tensor.to(shadow.dtype), shadow, carried)
 
     def _stalls(
         self,
@@ -395,7 +395,7 @@ class Shadow:
             stay, of = moves.unmoved(op, args, writing.values, tensor)
             row.unmoved = row.unmoved[0] + stay, row.unmoved[1] + of
 
-    def _collides(self, row: Row, tensor: Tensor, shadow: Tensor, incoming: float) -> None:
+    def collides(self, row: Row, tensor: Tensor, shadow: Tensor, incoming: float) -> None:
         """Whole numbers that become others here."""
         if tensor.numel() < 2 or tensor.is_complex() or incoming > row.half_ulp / 4:
             return
