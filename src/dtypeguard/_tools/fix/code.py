@@ -319,6 +319,8 @@ def casts_in(at: At, wide: torch.dtype) -> list[At]:
     Not those that have given digits: without them there would be fewer, the same in the wider dtype.
     """
     source = at.source
+    if isinstance(at.node, cst.Call) and source.called(at.node) in _FACTORIES and not dtype_argument(source, at.node):
+        return [at]  # of a default dtype
     calls = [call for call in source.below(at.node, cst.Call) if not _widens(source, call)]
     floating = ["half", "bfloat16", "float", "Tensor"] if wide is torch.float64 else ["half", "bfloat16"]
     return [At(source, call) for call in calls if source.called(call) in floating or _says_float(source, call)]
