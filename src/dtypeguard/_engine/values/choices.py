@@ -15,6 +15,8 @@ from .rows import Row
 _EQUAL = 100.0  # a cancellation of what was subtracted though it is nearly equal
 _SAME = 4.0  # roundings of the wider dtype
 _MASKED = -1e4  # a score that is less was masked: which of these is chosen does not matter
+_BETWEEN = frozenset(["bucketize", "searchsorted"])  # which look for a place between others
+_MOVED = 0.1  # of the values that are looked for: those beside another place, if that is no mere resolution
 _FAR = 0.05  # of an axis, for a value that is sorted
 _KEPT = 64  # tensors of whole numbers
 _BOUNDS = frozenset("clamp clamp_min clamp_max minimum maximum nan_to_num".split())
@@ -86,8 +88,8 @@ class Choices:
                 if count:
                     row.wrong, self.whole = (count, out.numel()), True
                     self.spoil.add(row)
-            else:  # a quantizer rounds: one unit is its resolution
-                differ = (out.double() - other.double()).abs() > 1
+            elif row.name not in _BETWEEN or int(differ.sum()) <= _MOVED * differ.numel():
+                differ = (out.double() - other.double()).abs() > 1  # a quantizer rounds: one unit is its resolution
         _enter(row, differ, out, other, out.numel())
 
     # ------------------------------------------------------------ places
