@@ -44,8 +44,15 @@ def integers_cast(event: Op, audit: Recorder) -> None:
         return
     if source.dtype in (*_EXACT, torch.float32) and not out.dtype.is_floating_point and out.dtype is not torch.bool:
         _blame_use(source, f"used as integers at {event.site}", audit)
-    if _due(event, source, audit) and (not source.is_floating_point() or bool((source == source.round()).all())):
+    if not _due(event, source, audit):
+        return
+    if not source.is_floating_point() or bool((source == source.round()).all()):
         _collide(event, source, source.to(out.dtype), audit)
+        return
+    off = float((source.double() - source.to(out.dtype).double()).abs().nan_to_num(posinf=0).max())
+    if off >= _NOISE:  # which harms nothing but angles
+        says = f"numbers up to {float(source.abs().max()):g} are off by up to {off:g} in {_name(event)}"
+        audit.lineage.mark(out, _collision(event, says, audit))
 
 
 @on("mixed", RULE)
@@ -90,7 +97,7 @@ def integers_summed(event: Op, audit: Recorder) -> None:
 
 def _due(event: Op, source: Tensor | None, audit: Recorder) -> bool:
     """Whether to look at the half numbers that are made here, from others or anew."""
-    if event.out.dtype not in _EXACT or not 1 < event.out.numel() <= LARGEST:
+    if event.out.dtype not in _EXACT or not 0 < event.out.numel() <= LARGEST:
         return False
     if source is not None and (source.dtype in (*_EXACT, torch.bool) or source.is_complex()):
         return False
