@@ -407,6 +407,8 @@ def _list(text: str) -> list[str]:
 
 
 def _rules(options: argparse.Namespace) -> int:
+    if not entries():
+        raise Usage("the pages of the rules are not there: this copy of dtypeguard is not whole, install it anew")
     single: list[Entry] = []
     rows = [] if options.rules else entries()
     for name in options.rules:
