@@ -5,6 +5,7 @@ The parser is the one table of all options.
 
 import argparse
 import difflib
+import errno
 import importlib.util
 import itertools
 import os
@@ -145,9 +146,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Failed as reason:
         print(f"exit status 1: {reason}")
         return 1
-    except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print("exit status 1: standard output was closed before all was written", file=sys.stderr)
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC) or error.filename is not None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `| head` has seen enough; or a disk is full
+        why = "was closed before" if error.errno == errno.EPIPE else "has no room, so not"
+        print(f"exit status 1: standard output {why} all was written", file=sys.stderr)
         return 1
     return status
 
