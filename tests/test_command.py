@@ -330,6 +330,30 @@ def test_a_traceback_out_of_torch_has_no_frames_of_ours(command, write):
     assert command("audit", "app.py")[2] == python("app.py")[2]
 
 
+ENDED = """
+import os, signal, time
+child = os.fork()
+if not child:
+    time.sleep(9)
+    os._exit(0)
+os.kill(child, signal.SIGTERM)
+print("child", os.waitpid(child, 0)[1])
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(9)
+finally:
+    print("cleaned up")
+"""
+
+
+def test_a_program_that_a_scheduler_ends(write, folder):
+    """What it has forked is ended as it would be without an audit."""
+    run = audit(write("app.py", BAD + ENDED))
+    assert run.returncode == 143
+    assert run.stdout.splitlines()[:2] == ["child 15", "cleaned up"]
+    assert "DG103" in run.stdout
+
+
 def test_an_interrupt(command, write):
     status, out, err = command("audit", write("app.py", BAD + "raise KeyboardInterrupt"))
     assert (status, err.splitlines()[-1]) == (130, "KeyboardInterrupt")
@@ -680,7 +704,10 @@ def test_a_reader_that_has_seen_enough(write, folder):
     )
     assert rules.stderr in ("", "exit status 1: standard output was closed before all was written\n")
     full = subprocess.run(["bash", "-c", f"{sys.executable} -m dtypeguard rules > /dev/full"], capture_output=True)
-    assert (full.returncode, full.stderr) == (1, b"exit status 1: standard output has no room, so not all was written\n")
+    assert (full.returncode, full.stderr) == (
+        1,
+        b"exit status 1: standard output has no room, so not all was written\n",
+    )
 
 
 @pytest.mark.slow

@@ -7,15 +7,19 @@ kept; findings only turn a status of 0 into 1.
 import argparse
 import builtins
 import contextlib
+import functools
 import importlib
 import importlib.machinery
 import importlib.util
 import io
 import os
 import pkgutil
+import signal
 import sys
+import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any, TextIO
 
 from ..._core.base.frames import is_own, without
@@ -57,7 +61,8 @@ def run(options: argparse.Namespace) -> int:
             options.format, options.json = "json", None
         out = _only_output(stack) if stands_alone(options) else sys.stdout
         process = os.getpid()
-        report, status = _audited(program, options)
+        with contextlib.nullcontext() if mending or ranks else _told_to_end():
+            report, status = _audited(program, options)
         if os.getpid() != process:
             return status  # a child that the program forked: the report is its parent's
         notes = [] if ranks is None else ranks.gather(report, status)
@@ -170,6 +175,53 @@ def _audited(program: Program, options: argparse.Namespace) -> tuple[Any, int]:
         _show(error)
         status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     return report, status
+
+
+_TERM = signal.SIGTERM
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    raise SystemExit(128 + number)
+
+
+@contextlib.contextmanager
+def _told_to_end() -> Iterator[None]:
+    """In here SIGTERM, as of a scheduler at a time limit, ends a program like `sys.exit(143)`: there is a report."""
+    main = threading.current_thread() is threading.main_thread()
+    if not main or not hasattr(os, "register_at_fork") or signal.getsignal(_TERM) is not signal.SIG_DFL:
+        yield
+        return
+    _spare_children()
+    signal.signal(_TERM, _end)
+    try:
+        yield
+    finally:
+        if signal.getsignal(_TERM) is _end:
+            signal.signal(_TERM, signal.SIG_DFL)
+
+
+@functools.cache
+def _spare_children() -> None:
+    """A child that the program forks is ended as without an audit, also by a signal that comes before it runs."""
+
+    held = threading.local()
+
+    def block() -> None:
+        if signal.getsignal(_TERM) is _end:
+            held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, [_TERM])
+
+    def unblock() -> None:
+        mask = vars(held).pop("mask", None)
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def child() -> None:
+        if signal.getsignal(_TERM) is _end:
+            signal.signal(_TERM, signal.SIG_DFL)
+        unblock()
+
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=child)
 
 
 def of_audit(options: Any) -> dict[str, Any]:
