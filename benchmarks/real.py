@@ -24,6 +24,7 @@ READS = {"audit": 0.01, "range": 0.1, "True": 0.25}  # of the device by the host
 FIRST, SAMPLED, CELL = 2.0, 1.2, 1.0
 TIMES = (100, 8.0), (20, 12.0), (0, 40.0)  # ms of a step, from which on `compare` takes at most as many
 WAYS: dict[str, dict[str, Any]] = {"audit": {}, "range": {"values": "range"}, "True": {"values": True}}
+BETWEEN = ", between looks"
 SOME = "Llama", "BERT", "ResNet"  # of which a long training is timed
 TEXT: dict[str, Any] = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 8}
 
@@ -182,8 +183,12 @@ def timed(call: Callable[[], Any]) -> float:
 
 
 def steps(case: Case) -> tuple[dict[str, float], dict[str, float], int]:
-    """Seconds of a step bare, under a bare mode, and in each kind of audit; of its first step; and its operations."""
-    rounds: dict[str, list[float]] = {"bare": [], "mode": [], **{name: [] for name in WAYS}}
+    """Seconds of a step bare, under a bare mode, and in each kind of audit; of its first step; and its operations.
+
+    Of an audit it is the fourth step, at which lines are looked at, and "between" is the sixth, at which they are not.
+    """
+    rounds: dict[str, list[float]] = {"bare": [], "mode": []}
+    rounds |= {f"{name}{more}": [] for name in WAYS for more in ("", BETWEEN)}
     begins: dict[str, float] = {}
     count = 0
     for _ in range(ROUNDS):
@@ -197,6 +202,8 @@ def steps(case: Case) -> tuple[dict[str, float], dict[str, float], int]:
                 for _ in range(2):
                     case.step()
                 rounds[name].append(timed(case.step))
+                case.step()
+                rounds[name + BETWEEN].append(timed(case.step))
     return {name: statistics.median(times) for name, times in rounds.items()}, begins, count
 
 
@@ -228,6 +235,9 @@ def rows_of(name: str) -> list[Row]:
         price, ratio = (seconds[way] - bare) / unit, seconds[way] / bare
         bar = at_most(limit, f"{limit:g} units")
         rows.append(Row(f"{name}, {way}", f"{price:.1f} units", times(ratio), bar, price))
+        later = seconds[way + BETWEEN]
+        price = (later - bare) / unit
+        rows.append(Row(f"{name}, {way}{BETWEEN}", f"{price:.1f} units", times(later / bare), bar, price))
         looked = (reads(case, WAYS[way]) - own) / operations
         text = at_most(READS[way], f"{READS[way]:g}")
         rows.append(Row(f"{name}, {way}, host reads an operation", f"{looked:.3f}", "", text, looked))
@@ -277,9 +287,10 @@ def real_models(context: Context) -> Table:
     table = Table(
         "Models of many small operations",
         "Forward, backward and AdamW, weights drawn at random, width 128 and 3 to 4 layers where nothing else is said, "
-        f"batches of 2; medians of {ROUNDS}. A unit is what a dispatch mode costs that does nothing. `compare` against "
-        "a forward and backward, a cell of `dryrun` against a forward. Host reads: `item` and `nonzero`, besides the "
-        f"program's own. Every 2^k: steps 1, 2, 4, 8 ... of {MANY:,} are looked at.",
+        f"batches of 2; medians of {ROUNDS}. Of an audit it is the fourth step, at which lines are looked at as at all "
+        "powers of two; the sixth is one between. A unit is what a dispatch mode costs that does nothing. `compare` "
+        "against a forward and backward, a cell of `dryrun` against a forward. Host reads: `item` and `nonzero`, "
+        f"besides the program's own. Every 2^k: steps 1, 2, 4, 8 ... of {MANY:,} are looked at.",
         ("what", "here", "against the step alone"),
     )
     with warnings.catch_warnings():

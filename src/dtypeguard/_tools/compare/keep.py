@@ -88,7 +88,12 @@ class Search(Trials):
             keep_wide(model, names, narrow, self._subject.dtype, cast)
             return model
 
-        again = measure(self._subject, kept, self._as_given)
+        try:
+            again = measure(self._subject, kept, self._as_given)
+        except REFUSALS:
+            if not self._as_given:
+                raise
+            again = measure(self._subject, kept)  # the program does not take the batch as it was given
         self._found.savings.narrow |= again.savings.narrow
         return again
 
