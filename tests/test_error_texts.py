@@ -9,7 +9,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, TypedDict
+from typing import Literal, NamedTuple, TypedDict
 
 import numpy as np
 import pytest
@@ -257,6 +257,7 @@ check("a list for a dict", lambda: [f(2)], dict[str, Float32[Tensor, "n"]])
 check("a tensor for a NamedTuple", lambda: f(2), Pair)
 check("a tensor for a list of tensors", lambda: f(2, 2), list[Float32[Tensor, "n"]])
 check("a tensor for None", lambda: f(2), None)
+check("a word that is not listed", lambda: "sum", Literal["mean", "max"] | None)
 check("a list where an array is wanted", lambda: [1.0], Float32[np.ndarray, "n"])
 check("an array of another dtype", lambda: np.ones(2), Float32[np.ndarray, "n"])
 check("an array for a tensor", lambda: np.ones(2, dtype=np.float32), Float32[Tensor, "n"])

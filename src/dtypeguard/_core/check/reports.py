@@ -1,5 +1,6 @@
 """Violations as they are recorded: what a value is, what it should be, what to write, whether it can be repaired."""
 
+import re
 from typing import Any
 
 import torch
@@ -59,6 +60,9 @@ def report_shape(
     report(call, path, ShapeError, value, actual, spec.hint, reason, spec.hint, fix=fix, code=of.id)
 
 
+_LITERAL = re.compile(r"Literal\[([^\[\]]*)\]( \| None)?")
+
+
 def report_kind(call: CallState, path: Path, value: Any, hint: str, count: bool = False, *missing: str) -> None:
     """Record that a value is of another type than its hint; with `count` the text has the length of a tuple."""
     actual = f"is {indefinite(type(value).__qualname__)}"
@@ -66,9 +70,13 @@ def report_kind(call: CallState, path: Path, value: Any, hint: str, count: bool 
         actual = f"is a tuple of {len(value)}"
     if missing:
         actual = f"has no {', '.join(map(repr, missing))}"
+    wanted = hint
+    if (listed := _LITERAL.fullmatch(hint)) and isinstance(value, str | int):
+        actual, wanted = f"is {value!r}", f"one of {listed[1]}{', None' * bool(listed[2])}"
     report(
-        call, path, HintError, value, actual, hint, f"the annotation wants {hint}", hint, fix=(f"{give(call)} {hint}",)
-    )
+        call, path, HintError, value, actual, hint, f"the annotation wants {wanted}", hint,
+        fix=(f"{give(call)} {wanted}",),
+    )  # fmt: skip
 
 
 def give(call: CallState) -> str:
