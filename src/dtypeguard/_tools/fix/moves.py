@@ -59,11 +59,12 @@ def cast_operands(place: Place, at: At) -> Iterator[Candidate]:
         targets = [finding.to_dtype, torch.float32, torch.int64, torch.bool]
     elif finding.to_dtype not in FLOATING:  # a mask, or indices, which half precision has rounded by now
         targets = [] if finding.from_dtype in HALF else [finding.to_dtype or torch.int64]
-    others = _siblings(at)
+    others, again = _siblings(at), _again(at, parts)
     for dtype in dict.fromkeys(targets):
         if dtype is not None and dtype is not torch.float64:
             yield from each_and_all([cast(part, dtype) for part in parts])
             yield joined([cast(part, dtype) for part in others])
+            yield joined([cast(part, dtype) for part in again])
     if finding.from_dtype in HALF and finding.to_dtype is torch.float32 and isinstance(at.node, cst.BaseExpression):
         for text in [*in_function(at), spelt(finding.from_dtype, at.source)]:  # and back, for what goes on with it
             yield joined([*(cast(part, torch.float32) for part in parts), at.source.after(at.node, text)])
@@ -75,6 +76,14 @@ def _siblings(at: At) -> list[At]:
     calls = [call for call in source.below(source.statement(at.node), cst.Call) if name and source.called(call) == name]
     nested = any(source.inside(one, other) for one in calls for other in calls if one is not other)
     return [part for call in calls for part in used(At(source, call))] if len(calls) > 1 and not nested else []
+
+
+def _again(at: At, parts: list[At]) -> list[At]:
+    """The operands of which a line calls several methods: `image.min(), image.max()`."""
+    source, codes = at.source, {at.source.code(part.node) for part in parts}
+    inner = [source.on(call) for call in source.below(source.statement(at.node), cst.Call)]
+    found = [At(source, one) for one in inner if one is not None and source.code(one) in codes]
+    return found if len(found) > 1 else []
 
 
 def _like_layers(at: At) -> list[str]:
