@@ -1,7 +1,7 @@
 """DG902 error-amplified."""
 
 from ..._engine.values.engine import Harm
-from ..._engine.values.rows import Cause
+from ..._engine.values.rows import Cause, Row
 from ..._engine.watch.events import on
 from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.rule import Rule, Severity
@@ -32,11 +32,17 @@ _INSTEAD = {  # functions of probabilities, which cannot be near enough to 1
 }
 
 
+def _offset(row: Row) -> str | None:
+    """What to do where digits were lost beside a number that is subtracted again."""
+    lost = row.taken
+    return lost and f"add in {wide_of(lost)}: `{lost.site.expression or lost.name}`; or subtract the offset before"
+
+
 @on("harmed", RULE)
 def amplified(harm: Harm, audit: Recorder) -> None:
     if harm.cause is Cause.AMPLIFIED:
         row = harm.row
-        better, before = instead(row) or _INSTEAD.get(row.name), keep(row)
+        better, before = instead(row) or _INSTEAD.get(row.name), _offset(row) or keep(row)
         facts = {
             "came": share(max(row.incoming, row.half_ulp)),
             "error": share(row.error),

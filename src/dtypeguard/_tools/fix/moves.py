@@ -208,6 +208,8 @@ def widen_rounding(place: Place, at: At) -> Iterator[Candidate]:
 def widen_behind(place: Place, at: At) -> Iterator[Candidate]:
     """Computes the line that loses the digits in a wider dtype."""
     finding = place.finding
+    if place.birth is not None and "beside a larger number" in (finding.edit.label if finding.edit else ""):
+        yield joined([cast(one, place.wide) for one in used(place.birth)])
     if place.birth is None or finding.edit != finding.spots[1]:
         return
     if any(name_of(dtype) in finding.spots[1].label for dtype in HALF):
