@@ -103,6 +103,7 @@ class AuditReport(Drawn, Generic[R]):
         self._recorder: Recorder | Ended = recorder
         self._unproven = unproven
         self._edits: list[Edit] | None = None
+        self._proven = True  # whether what was fixed has been run
         self._began = time.perf_counter()
         self.began: float = time.time()
         self.date: str = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
@@ -374,12 +375,16 @@ class AuditReport(Drawn, Generic[R]):
 
     def _summary(self, causes: Sequence[Cause], hidden: Sequence[Cause] = (), fixed: Sequence[Cause] = ()) -> str:
         """How much there is, in a line; `hidden` causes are known, or of no interest."""
-        what = counted(causes).replace(" and ", ", ") or ("nothing more found" if hidden or fixed else "nothing found")
-        rest = f"; {counted(fixed)} fixed" if fixed else ""
+        what = counted(causes).replace(" and ", ", ") or self._nothing(hidden or fixed)
+        rest = f"; {counted(fixed)} {'fixed' if self._proven else 'edited, which nobody has run'}" if fixed else ""
         rest += f"; {counted(hidden)} not shown" if hidden else ""
         so_far = " so far, it is still running" if self._recorder.running else ""
         ended = "" if self.stopped is None else f"; the program was ended after {number(self.stopped, 'step')}"
         return f"audit report: {what}{rest}; {cast_count(self.casts)}{ended}{so_far}"
+
+    def _nothing(self, others: Sequence[Any]) -> str:
+        more = "nothing more found" if self._proven else "nothing else found"
+        return more if others else "nothing found"
 
     def _text(
         self, style: Style, findings: Sequence[Finding] | None = None, casts: bool = True, fixed: Sequence[Finding] = ()
@@ -393,7 +398,7 @@ class AuditReport(Drawn, Generic[R]):
         lines += (
             [*paragraphs(causes, style), ""]
             if causes
-            else ["nothing more found" if hidden or fixed else "nothing found", ""]
+            else [self._nothing(hidden or fixed), ""]
         )
         if casts and (table := [*cast_lines(self.casts, style)]):
             lines += [*table, ""]

@@ -58,6 +58,7 @@ def conclude(
     reason = "the search for edits was interrupted" if cut else _reason(report, status, new, least, options, known)
     to_file = options.output not in (None, STDOUT)
     edits = [] if mending is None else [*mending.edits, *mending.written]
+    report._proven = options.prove
     mended = {_place(finding) for edit in ([] if mending is None else mending.written) for finding in edit.findings}
     fixed = [finding for finding in findings if _place(finding) in mended]  # a line may have several of one rule
     text = _format_report(report, shown, options, None if to_file else out, edits, fixed)
