@@ -43,7 +43,7 @@ def costs(group: Any = None) -> tuple[float, float]:
 
     def told() -> None:
         meters.before(watched)
-        meters.after(watched)
+        meters.after(watched, watch._scaling)
         watch.metrics(group)
 
     steps, more = [], []

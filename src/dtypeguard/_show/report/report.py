@@ -395,11 +395,7 @@ class AuditReport(Drawn, Generic[R]):
         changes = changes_of(causes)
         over = not self._recorder.running
         lines = [*verdict_lines(verdict(changes, causes), changes, style), ""] if causes and over else []
-        lines += (
-            [*paragraphs(causes, style), ""]
-            if causes
-            else [self._nothing(hidden or fixed), ""]
-        )
+        lines += [*paragraphs(causes, style), ""] if causes else [self._nothing(hidden or fixed), ""]
         if casts and (table := [*cast_lines(self.casts, style)]):
             lines += [*table, ""]
         return "\n".join([*lines, *self._shadowed(style), self._summary(causes, hidden, causes_of(fixed))])
