@@ -115,7 +115,7 @@ def enter(
     if shown is not None and shown not in steps:
         steps.append(shown)
     here = None if shown is None else f"rounded to {name_of(shown.dtype)} here"
-    if row.taken is not None and shown is row.taken:
+    if shown is not None and shown is row.taken:
         here = f"loses digits beside a larger number in {name_of(shown.dtype)} here"
     if lost is not None:
         came, made = share(lost.incoming), share(lost.error)
