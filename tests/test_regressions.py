@@ -87,7 +87,7 @@ class Batch(TypedDict):
     ("hint", "value", "text"),
     [
         (Batch, {"x": torch.ones(2)}, "has no 'y'"),
-        (Literal["mean", "sum"], "max", r"the annotation wants Literal\['mean', 'sum'\]"),
+        (Literal["mean", "sum"], "max", "the annotation wants one of 'mean', 'sum'"),
         (Float32[Tensor, "n"], {"x": torch.ones(2, 3)}, r"value = \{'x': f32\[2,3\]\}"),
     ],
     ids=["missing key", "Literal", "a dict for a tensor"],

@@ -253,7 +253,7 @@ def tell(rule: Rule, row: Promotions, audit: Recorder, at_birth: bool = True, **
 
 
 def _facts_of(row: Promotions) -> dict[str, Any]:
-    """What both rules say of operands that promote each other, the narrower first."""
+    """What both rules say of operands that promote each other."""
     narrow, wide = row.pair
     cast, other = (f"`.to(torch.{name_of(like(*two))})`" for two in ((wide, narrow), (narrow, wide)))
     act = f"{cast} on the {name_of(wide)} operand where it is made, or on the result"
@@ -261,8 +261,18 @@ def _facts_of(row: Promotions) -> dict[str, Any]:
         advice = f"{MADE}{act}; where {name_of(wide)} is meant, as in a loss, {other} on the other"
     else:
         advice = f"leave it where {name_of(wide)} is meant, as in a loss or for positions; else {act}"
-    facts = {"pair": f"{name_of(narrow)} and {name_of(wide)}", "wide": name_of(row.result), "advice": advice}
-    return {"what": row.site.expression or row.op, "size": f", {human(row.bytes)}", **facts}
+    return facts_of(row.site, row.op, row.pair, row.result, row.bytes, advice)
+
+
+def facts_of(
+    site: Site, op: str, pair: tuple[torch.dtype, torch.dtype], result: torch.dtype, size: int, advice: str
+) -> dict[str, Any]:  # fmt: skip
+    """The facts of a promotion, the narrower dtype first."""
+    mixed = " and ".join(map(name_of, pair))
+    return {
+        "what": site.expression or op, "pair": mixed, "wide": name_of(result), "size": f", {human(size)}",
+        "advice": advice,
+    }  # fmt: skip
 
 
 def like(dtype: torch.dtype, other: torch.dtype) -> torch.dtype:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from ..._engine.watch.events import tensors_in
-from .._kit import Call, Op, Recorder, Rule, Severity, around, name_of, on
-from ._promotions import MADE, open_promotions, rows, tell
+from .._kit import Call, Op, Recorder, Rule, Severity, around, name_of, on, size_of
+from ._promotions import MADE, are_floats, facts_of, open_promotions, rows, tell
 
 RULE = Rule(
     "DG102",
@@ -19,7 +19,8 @@ RULE = Rule(
     fix="{advice}",
     why=(
         "Operands of several dtypes are promoted without a word. A float32 table or constant turns half "
-        "activations into float32, and so all that follows."
+        "activations into float32, and so all that follows; between integers and floats it is usually "
+        "meant."
     ),
     at_birth=True,
     unsafe=("narrow_at_birth", "cast_to_narrow", "cast_to_wide"),
@@ -33,6 +34,17 @@ _ENDS = (
     "_softmax _log_softmax softmax log_softmax logsumexp topk sort linalg_vector_norm "
     "max min median mode kthvalue _local_scalar_dense"
 ).split()
+
+
+@on("mixed", RULE)
+def integers(event: Op, audit: Recorder) -> None:
+    """Integers among floats, which are told at once; most are meant."""
+    if are_floats(event.kept) or not are_floats(event.inputs) or not event.out.dtype.is_floating_point:
+        return
+    source, out = event.kept[0], event.out
+    advice = f"leave it where it is meant, as of counts: `.to(torch.{name_of(out.dtype)})` on the integers says so"
+    facts = facts_of(event.site, event.name, (source.dtype, out.dtype), out.dtype, size_of(out), advice)
+    audit.suspect(RULE, event, source, **facts).find(audit, Severity.INFO)
 
 
 @on("scalar", RULE)
