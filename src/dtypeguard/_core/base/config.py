@@ -151,6 +151,9 @@ class _Mirror(threading.local):
 
 _mirror = _Mirror()
 _KEY = "dtypeguard.mode"
+# What is stashed in a thread is a place in this list: torch 2.11 and older steal a reference to each object that they
+# stash, and small integers are never freed.
+_STASHED: list[_Modes] = [(mode, casting, None) for mode in (None, *Mode) for casting in (None, *Casting)]
 
 
 @explained
@@ -283,14 +286,18 @@ def _owns(directory: str, file: str) -> bool:
 def _modes() -> _Modes:
     if torch.compiler.is_compiling():
         return _mirror.modes
+    modes = _context.get()
     if _mirror.foreign:  # backward on a GPU: what a checkpoint runs again has the modes of the thread that waits
-        _context.set(private.stashed(_KEY) if private.is_stashed(_KEY) else _NO_MODE)
-    return _context.get()
+        waiting = _STASHED[private.stashed(_KEY) if private.is_stashed(_KEY) else 0]
+        if waiting[:2] != modes[:2]:
+            modes = waiting
+            _context.set(modes)
+    return modes
 
 
 def _put_in_force(modes: _Modes) -> None:
     _context.set(modes)
-    private.stash(_KEY, modes)
+    private.stash(_KEY, _STASHED.index((*modes[:2], None)))
 
 
 def current_mode(explicit: Mode | None = None, file: str | None = None) -> Mode:
@@ -381,7 +388,7 @@ class mode:  # noqa: N801  (a context manager, named like a function)
 
     def __enter__(self) -> "mode":
         if not torch.compiler.is_compiling():
-            _put_in_force(self._nested_in(_context.get()))
+            _put_in_force(self._nested_in(_modes()))
         _mirror.modes = self._nested_in(_mirror.modes)
         return self
 
