@@ -174,6 +174,17 @@ def test_every_nth_step_only_is_looked_at(every):
     assert seen == every - 1
 
 
+@pytest.mark.parametrize("start", range(2, 8))
+def test_a_nan_that_stays_is_found_at_the_next_look_however_few_parameters_there_are(start):
+    """Where no element is read between the looks: on a GPU, and here, as the last parameter has no gradient."""
+    model, optimizer, _ = trio()
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
+    amp.watch(model, optimizer, mode="strict")
+    with pytest.raises(AmpError, match="DG408"):
+        for step in range(50 * start + 1):
+            plain_step(model, optimizer, torch.ones(3, 4) * (torch.nan if step > 50 * start - 40 else 1))
+
+
 # ---------------------------------------------------------------- scalers that do nothing
 
 

@@ -94,7 +94,7 @@ def test_strict_names_dtype_and_device_in_one_error(origin, home, wanted, device
         assert type(error) is (DeviceError if source is wanted else DtypeError)
         assert (error.argument, error.violations) == ("x", said)
         assert (f"x.to({wanted})" in str(error)) is (source is not wanted)
-        assert (f"x.to('{home}')" in str(error)) is (origin != home)
+        assert (f".to('{home}')" in str(error)) is (origin != home)
     assert dtypeguard.casts() == []
 
 

@@ -200,7 +200,13 @@ def _moved(tensor: Tensor, device: Any, lay: Callable[[Tensor], Tensor]) -> Tens
         return tensor
     moved = tensor.to(device)
     there = (moved.stride(), moved.storage_offset()) == (tensor.stride(), tensor.storage_offset())
-    return moved if there or moved.is_quantized else lay(moved)
+    if there or moved.is_quantized:
+        return moved
+    if moved.is_meta:
+        return lay(moved)
+    # As bytes: few kernels of a GPU know dtypes of less than 8 bits.
+    memory = tensor.untyped_storage().to(device=moved.device)
+    return moved.new_empty(0).set_(memory, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def _typed(tensor: Tensor, array_type: Any, grad: bool | None) -> Any:

@@ -53,8 +53,9 @@ def _look_at_gradients(watched: WatchedOptimizer, stepped: bool = False) -> None
         return  # a fused step unscales and checks by itself
     if watched.now:
         looks = watched.kept[RULE.id] = watched.kept.get(RULE.id, 0) + 1
-        some = slice(None) if watched.steps < PERIOD else slice(looks % _PARTS, None, _PARTS)
-        parameters = [p for group in optimizer.param_groups for p in group["params"][some]]
+        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        parts = 1 if watched.steps < PERIOD else max(min(_PARTS, len(parameters)), 1)
+        parameters = parameters[looks % parts :: parts]
         fine = all(finite(gradients) for gradients in _together(parameters))
     else:
         last = [parameter for group in optimizer.param_groups[-1:] for parameter in group["params"][-1:]]
