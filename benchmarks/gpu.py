@@ -1,6 +1,6 @@
 """What a guard and an audit cost on a GPU: deep transformers, some at batch 1, where a step only launches kernels.
 
-Usage: python benchmarks/gpu.py
+Usage: python benchmarks/gpu.py [eager] [compiled] [auditing] [small_operations]
 
 Not called `cuda`: torch itself imports a package of that name, and would find this file.
 """
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch._dynamo
+from real import BETWEEN, MODELS, WAYS, Case, first, steps, timed
 from report import Row, Table, at_most, duration, machine, times
 from timing import interleave
 from torch import Tensor, nn
@@ -188,6 +189,42 @@ def auditing() -> Table:
     return table
 
 
+def small_operations() -> Table:
+    """The models of `real.py`, which only launch kernels."""
+    table = Table(
+        "Models of many small operations, on a GPU",
+        "Forward, backward and AdamW as on a CPU, medians of 3: at a step with looks, and at one between. A unit is "
+        "what a dispatch mode costs that does nothing. `compare` against a forward and backward.",
+        ("what", "units", "÷ bare"),
+    )
+    for name in MODELS:
+        table.rows += rows_of(name, Case.of(name, "cuda"))
+    return table
+
+
+def rows_of(name: str, case: Case) -> list[Row]:
+    """What an audit and `compare` cost for one model."""
+    seconds, _, operations = steps(case, 3)
+    bare, unit = seconds["bare"], seconds["mode"] - seconds["bare"]
+    rows = [Row(f"{name}, {operations:,} operations", duration(bare * 1e9), times(seconds["mode"] / bare))]
+    for way in WAYS:
+        took = [seconds[way], seconds[way + BETWEEN]]
+        units = "; ".join(f"{(one - bare) / unit:.1f}" for one in took)
+        rows.append(Row(f"{name}, {way}", units, "; ".join(times(one / bare) for one in took)))
+
+    def passes() -> None:
+        first(case.model(**case.batch)).square().mean().backward()  # type: ignore[no-untyped-call]  # torch's
+        case.model.zero_grad()
+
+    both = min(timed(passes) for _ in range(3))
+    run = functools.partial(dtypeguard.compare, case.model, case.batch, dtype="bf16")
+    try:
+        rows.append(Row(f"{name}, compare bf16", "", times(min(timed(run) for _ in range(2)) / both)))
+    except dtypeguard.CompareError as error:
+        rows.append(Row(f"{name}, compare bf16", f"refused: {str(error).splitlines()[0][:60]}"))
+    return rows
+
+
 def wait_for(step: Callable[[], None], count: int) -> float:
     """ns of a step, with all that it launched."""
     torch.cuda.synchronize()
@@ -209,9 +246,10 @@ def main() -> int:
     dtypeguard.set_mode("lenient")
     print(machine(["torch", "triton", "dtypeguard"]))
     print(f"| GPU | {torch.cuda.get_device_name()}, CUDA {torch.version.cuda} |", flush=True)
-    for topic in (eager, compiled, auditing):
+    topics = {topic.__name__: topic for topic in (eager, compiled, auditing, small_operations)}
+    for topic in [topics[name] for name in sys.argv[1:]] or topics.values():
         start = time.perf_counter()
-        with torch.set_grad_enabled(topic is auditing):
+        with torch.set_grad_enabled(topic in (auditing, small_operations)):
             print(f"\n{topic().markdown()}", flush=True)
         print(f"{topic.__name__}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
     return 0

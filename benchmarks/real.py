@@ -144,9 +144,11 @@ class Case:
     step: Callable[[], None]
 
     @classmethod
-    def of(cls, name: str) -> "Case":
+    def of(cls, name: str, device: str = "cpu") -> "Case":
         torch.manual_seed(0)
         model, batch = MODELS[name]()
+        model.to(device)
+        batch = {key: value.to(device) if isinstance(value, Tensor) else value for key, value in batch.items()}
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
         def step() -> None:
@@ -176,13 +178,15 @@ class Bare(TorchDispatchMode):
 
 
 def timed(call: Callable[[], Any]) -> float:
-    """Seconds of a call."""
+    """Seconds of a call, with what it launched on a GPU."""
     start = perf_counter()
     call()
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
     return perf_counter() - start
 
 
-def steps(case: Case) -> tuple[dict[str, float], dict[str, float], int]:
+def steps(case: Case, rounds_of: int = ROUNDS) -> tuple[dict[str, float], dict[str, float], int]:
     """Seconds of a step bare, under a bare mode, and in each kind of audit; of its first step; and its operations.
 
     Of an audit it is the fourth step, at which lines are looked at, and "between" is the sixth, at which they are not.
@@ -191,7 +195,7 @@ def steps(case: Case) -> tuple[dict[str, float], dict[str, float], int]:
     rounds |= {f"{name}{more}": [] for name in WAYS for more in ("", BETWEEN)}
     begins: dict[str, float] = {}
     count = 0
-    for _ in range(ROUNDS):
+    for _ in range(rounds_of):
         rounds["bare"].append(timed(case.step))
         with Bare() as mode:  # type: ignore[no-untyped-call]  # torch's
             rounds["mode"].append(timed(case.step))
