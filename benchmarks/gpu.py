@@ -107,8 +107,8 @@ def eager() -> Table:
         COLUMNS,
     )
     models: dict[str, Any] = candidates(LAYERS)
-    compare(table, models, "float32", 20)
-    compare(table, {name: under_autocast(model) for name, model in models.items()}, "bf16 autocast", 20)
+    compare(table, models, "float32", 10)
+    compare(table, {name: under_autocast(model) for name, model in models.items()}, "bf16 autocast", 10)
     return table
 
 

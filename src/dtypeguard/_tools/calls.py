@@ -19,6 +19,7 @@ from .._core.base import private
 from .._core.base.config import mode
 from .._core.base.dtypes import FLOATING
 from .._core.base.errors import DeviceError, summary
+from .._core.base.frames import let_go
 from .._core.base.numbers import Numbers, Seeded, seed
 from .._core.base.patches import Patches
 from .._core.base.quiet import hearing, quiet
@@ -251,6 +252,7 @@ def run(
                 _call(model, inputs.fresh(), by_hand, grads, outcome)
         except Exception as error:
             outcome.error = error
+    let_go(outcome.error)
     outcome.said = list(said)
     outcome.casts = casts()
     return outcome

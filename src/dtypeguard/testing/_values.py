@@ -196,17 +196,17 @@ def _expanded(tensor: Tensor) -> Tensor:
 
 def _moved(tensor: Tensor, device: Any, lay: Callable[[Tensor], Tensor]) -> Tensor:
     """On another device, in the same layout."""
-    if device is None or torch.device(device).type == "cpu":
+    kind = "cpu" if device is None else torch.device(device).type
+    if kind == "cpu":
         return tensor
-    moved = tensor.to(device)
-    there = (moved.stride(), moved.storage_offset()) == (tensor.stride(), tensor.storage_offset())
-    if there or moved.is_quantized:
-        return moved
-    if moved.is_meta:
-        return lay(moved)
-    # As bytes: few kernels of a GPU know dtypes of less than 8 bits.
-    memory = tensor.untyped_storage().to(device=moved.device)
-    return moved.new_empty(0).set_(memory, tensor.storage_offset(), tensor.shape, tensor.stride())
+    if tensor.is_quantized:
+        return tensor.to(device)
+    if kind == "meta":
+        return lay(tensor.to(device))
+    # As bytes: few kernels know dtypes of less than 8 bits.
+    memory = tensor.untyped_storage().to(device=device)
+    empty = torch.empty(0, dtype=tensor.dtype, device=device)
+    return empty.set_(memory, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def _typed(tensor: Tensor, array_type: Any, grad: bool | None) -> Any:

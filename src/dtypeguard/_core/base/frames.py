@@ -121,6 +121,21 @@ def hide_frames() -> None:
         error = error.__cause__ if meant else None
 
 
+def chain_of(error: BaseException | None) -> list[BaseException]:
+    """An exception, and those that led to it."""
+    chain: list[BaseException] = []
+    while error is not None and error not in chain:
+        chain.append(error)
+        error = error.__cause__ or error.__context__
+    return chain
+
+
+def let_go(error: BaseException | None) -> None:
+    """Drop the frames of an exception: they hold what the program made, a copy of a model, until `gc.collect` runs."""
+    for one in chain_of(error):
+        one.__traceback__ = None
+
+
 def without(trace: TracebackType | None, unwanted: Callable[[str], bool]) -> TracebackType | None:
     """A traceback without the frames of some files."""
     entries = []

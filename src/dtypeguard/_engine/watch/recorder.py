@@ -17,6 +17,7 @@ from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..._core.base import private
+from ..._core.base.frames import chain_of
 from ..._core.base.modules import inside, tensors_of, walk
 from ..._core.base.patches import here as threads
 from ..integers import INTEGERS
@@ -446,15 +447,11 @@ class Recorder:
     def _enter_final(self, error: BaseException) -> bool:
         """Whether the program ends with an exception that was seen when it left a module."""
         found = False
-        chain: list[BaseException] = []
-        one: BaseException | None = error
-        while one is not None and one not in chain:
-            chain.append(one)
+        for one in chain_of(error):
             for caught in self.local.caught:
                 if caught.error == id(one) and caught.text == str(one):
                     self._enter_error(caught.rule, caught.site, caught.nodes, caught.dtypes, caught.fields)
                     found = True
-            one = one.__cause__ or one.__context__
         return found
 
     # ------------------------------------------------------------ casts

@@ -13,6 +13,7 @@ from typing import Any, Generic, TextIO, cast
 from torch import Tensor
 from typing_extensions import TypeVar
 
+from ..._core.base.frames import let_go
 from ..._core.base.options import explained, one_of
 from ..._engine.watch.events import ModuleRow
 from ..._engine.watch.findings import Cast as Cast
@@ -65,14 +66,9 @@ class Ended:
 
 def _without_frames(error: BaseException) -> BaseException:
     """An exception whose traceback is text: frames hold what the program made."""
-    chain: list[BaseException] = []
-    one: BaseException | None = error
     if error.__traceback__ is not None:
         error.add_note("".join(traceback.format_tb(error.__traceback__)))
-    while one is not None and one not in chain:
-        chain.append(one)
-        one.__traceback__ = None
-        one = one.__cause__ or one.__context__
+    let_go(error)
     return error
 
 

@@ -144,8 +144,8 @@ class Modules:
             if not isinstance(module, torch.jit.ScriptModule):
                 self._listen(name, module, name in guarded)
         self.refused: str | None = None  # the innermost module that an exception has left
-        self.entered: Any = lambda call: None  # called when a module is called, and when it returns
-        self.left: Any = lambda call, result: None
+        self.entered: Any = _unheard  # called when a module is called, and when it returns
+        self.left: Any = _unheard
 
     def _listen(self, name: str, module: nn.Module, typed: bool) -> None:
         def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -187,6 +187,11 @@ class Modules:
     def remove(self) -> None:
         for hook in self._hooks:
             hook.remove()
+        self.entered = self.left = _unheard  # whoever listens holds these modules: no cycle keeps the model alive
+
+
+def _unheard(call: Running, result: Any = None) -> None:
+    """Nobody listens."""
 
 
 class Reaches:

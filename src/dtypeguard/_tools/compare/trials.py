@@ -117,6 +117,8 @@ class Trials:
                 return output_error(self._subject, self._subject.low_outputs(model, dtype, given or frozenset()))
             except REFUSALS:
                 at = stack.refused
+            finally:
+                stack.remove()
             if as_given:
                 as_given = self._as_given = False
                 continue

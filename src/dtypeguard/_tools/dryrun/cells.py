@@ -8,6 +8,7 @@ import torch
 
 from ..._core.base.config import ModeName
 from ..._core.base.dtypes import dtype_title, name_of
+from ..._core.base.frames import let_go
 from ..._core.base.numbers import seed
 from ..._core.doors.guard import guard
 from ..._core.repair.records import casts, reset_casts
@@ -90,11 +91,7 @@ class Outcome:
     repairs: tuple[str, ...] = ()
     modules: dict[str, Dtypes] = field(default_factory=dict)
     births: tuple[str, ...] = ()
-
-    @property
-    def own(self) -> bool:
-        """Whether the program itself raised its exception, for values or sizes that it does not want."""
-        return self.error is not None and self.finding is None and raised_by_python(self.error.__traceback__)
+    own: bool = False  # whether the program itself raised its exception, for values or sizes that it does not want
 
     @property
     def what(self) -> tuple[Any, ...]:
@@ -133,6 +130,8 @@ class Runner:
 
         def one(decisions: Decisions) -> Outcome:
             outcome = self._run(cell, mode, decisions)
+            if outcome.finding is not None or mode != "off":  # nobody will raise it
+                let_go(outcome.error)
             asked.extend(site for site in decisions.asked if site not in asked)
             return outcome
 
@@ -170,6 +169,7 @@ class Runner:
         outcome.births = imagining.births.lines(recorder)
         if outcome.error is not None:
             outcome.finding = _refusal(recorder)
+            outcome.own = outcome.finding is None and raised_by_python(outcome.error.__traceback__)
             outcome.text = _error_text(outcome.error, outcome.finding)
         return outcome
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from ..._core.base.dtypes import FLOATING, FloatName
 from ..._core.base.errors import AnnotationError
+from ..._core.base.frames import let_go
 from ..._core.base.modules import root_of
 from ..._core.base.options import device_of, explained
 from ..._core.base.options import dtypes as read
@@ -92,6 +93,7 @@ def dryrun(
                     raise Undrawn(root, f"the model does not take what was drawn: {error}") from error
                 error.add_note(f"dtypeguard.dryrun, {cell}")
                 raise error
+            let_go(error)
     return DryrunTable(type(root).__name__, place, cells)
 
 
