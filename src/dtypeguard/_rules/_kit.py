@@ -11,6 +11,7 @@ from .._engine.watch.events import readable as readable
 from .._engine.watch.lineage import Node as Node
 from .._engine.watch.patches import around as around
 from .._engine.watch.recorder import Recorder as Recorder
+from .._engine.watch.rule import Finding as Finding
 from .._engine.watch.rule import Rule as Rule
 from .._engine.watch.rule import Severity as Severity
 from .._engine.watch.rule import listed as listed

@@ -128,6 +128,11 @@ class Findings:
                 known[0].bytes += size
             return known[0]
 
+    def drop(self, finding: Finding) -> None:
+        """What a finding tells is told by others."""
+        with self._lock:
+            self._findings = {key: known for key, known in self._findings.items() if known[0] is not finding}
+
     def merge(self, findings: Iterable[Finding], casts: Iterable[tuple[Cast, Site]], name: str | None = None) -> None:
         """Enter what another audit found: of the test or rank `name`, or of several that its findings name."""
         for found in findings:
