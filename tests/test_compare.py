@@ -614,8 +614,42 @@ def test_an_error_that_the_dtype_has_anyway_keeps_nothing():
     model, x = planted()
     result = compare(model, x, dtype=BF16)
     assert result.keep(error=1.0).names == ()
-    error = re.search("output error ([^,]+),", str(result))[1]
-    assert str(result).splitlines()[-1] == f"keep in float32: nothing -> {error} (the whole model in bfloat16)"
+    assert re.fullmatch(
+        r"keep in float32: nothing but the batch -> .* \(verified by 1 run\)", str(result).splitlines()[-1]
+    )
+
+
+class Flow(nn.Module):
+    """Adds to its input, which may come in float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.step = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return x + 0.01 * self.step(x)
+
+
+class Weighs(Flow):
+    """Multiplies its input by what a layer made of it: both are to be of one dtype."""
+
+    def forward(self, x):
+        return (self.step(x) @ x.mT / 4).softmax(-1) @ x
+
+
+@pytest.mark.parametrize("kind", [Flow, Weighs])
+def test_where_nothing_is_kept_the_error_is_that_of_the_batch_as_it_is_passed_or_a_note_says_why_not(kind):
+    torch.manual_seed(0)
+    model, x = kind(), torch.randn(32, 4, 16)
+    kept = compare(model, x, dtype=BF16).keep(error=0.01)
+    takes = kind is Flow
+    assert kept.notes == (() if takes else NOT_AS_PASSED)
+    with torch.no_grad():
+        out, exact = kept.apply(copy.deepcopy(model))(x if takes else x.to(BF16)), model(x)
+    assert kept.error == pytest.approx(float((out - exact).norm() / exact.norm()), rel=1e-3)
+
+
+NOT_AS_PASSED = ("the model does not run with the batch in float32: pass it in bfloat16, as was done here",)
 
 
 @pytest.mark.parametrize("low", LOW)

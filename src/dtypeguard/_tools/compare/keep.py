@@ -181,7 +181,7 @@ class Search(Trials):
         self._told.clear()
         names = self._stage.names
         base = self._found.error
-        if names or (base > target and self.batch() is not None):
+        if names or self.batch() is not None:
             base = self._attempt(names, target)
         if not names and base > target and base < self._found.error:  # shares are those beside the batch, too
             self._stages = self._stages if self._curved else [self._beside_batch()]
@@ -366,6 +366,10 @@ class Search(Trials):
     def _as_kept(self, names: tuple[str, ...], error: float, base: float) -> Kept:
         share, low = self.units.share(names), self._subject.dtype
         notes = [*self._told]
+        if not self._as_given and low is not None:
+            notes.append(
+                f"the model does not run with the batch in float32: pass it in {name_of(low)}, as was done here"
+            )
         if share > _SPREAD:
             notes.append(f"more than half of the model is kept: {of_whole(share)} of its parameters")
         cost = share, self.units.bytes(names, None if low is None else low.itemsize)
