@@ -48,7 +48,7 @@ TOOLS = {
 
 
 def alive():
-    return sum(isinstance(one, torch.Tensor) and one.shape == SHAPE for one in gc.get_objects())
+    return sum(type(one) in (torch.Tensor, nn.Parameter) and one.shape == SHAPE for one in gc.get_objects())
 
 
 @pytest.mark.filterwarnings("ignore")
