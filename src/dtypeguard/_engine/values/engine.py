@@ -38,6 +38,7 @@ _SELDOM = 64  # operations between two looks at the clock, where each costs next
 _DIFFUSE = 0.1  # an error of a result that one line is to blame for
 _DOUBT = 0.02  # an error of a result that acquits nobody
 _ULPS = 8  # and of one in which little else is wrong
+_NOISE = 0.25  # of the error that came into the line, which a result has from elsewhere anyway
 _DIGITS = 0.2  # of a gradient that is the difference of rounded probabilities
 _current_node = private.current_node
 
@@ -331,7 +332,9 @@ class Values:
             elif row.stuck:  # what has built up in it is more than that already
                 enough = row.half_ulp
             elif cause is Cause.AMPLIFIED:
-                enough = _DIFFUSE if row.whole < LOST else min(_DIFFUSE, _ULPS * last.half_ulp)
+                enough = (
+                    _DIFFUSE if row.whole < LOST else min(_DIFFUSE, max(_ULPS * last.half_ulp, _NOISE * row.incoming))
+                )
             if cause is not None and cause in causes and error > enough:
                 self._harm(row, cause, what, site, error)
                 if cause is Cause.BORN:

@@ -50,6 +50,7 @@ class Row:
         "beside",
         "born",
         "builds_up",
+        "cancellation",
         "changed",
         "compared",
         "count",
@@ -126,6 +127,7 @@ class Row:
         self.absorbed: tuple[int, int] | None = None  # values of a parameter that are lost beside a number
         self.wrong: tuple[int, int] | None = None  # whole numbers that are another one, of how many
         self.distinct: tuple[int, int] | None = None  # how many there were, and are
+        self.cancellation = math.inf  # of a sum: how much larger than it its terms were, at least
         self.builds_up = False  # its error is that of many rounds of a loop
         self.decided = self.flipped = 0
         self.compared = 0.0  # the error of what is compared, where some of it comes out otherwise

@@ -177,8 +177,11 @@ class Shadow:
             if row.cause is not None:
                 self.spoils(row)
         elif pairs:
+            cancellation = largest_cancellation(incoming)
+            if op.cancels is Cancels.SUM and math.isfinite(row.cancellation):
+                cancellation = max(cancellation, row.cancellation)
             for _, held in pairs:
-                held.error, held.cancellation = row.error, largest_cancellation(incoming)
+                held.error, held.cancellation = row.error, cancellation
                 held.whole = row.whole
                 held.origin = next((one.held.origin for one in incoming if one.held.origin is not None), None)
         if way is Way.PICK and _due(row):
@@ -277,6 +280,7 @@ class Shadow:
             below = max((one.error for one in incoming if one.tensor is not args[0]), default=0.0)
             cancellation = max(1.0, min(cancellation, relative / below if below else cancellation))
         effective, whole = relative / cancellation, error.relative(floor) / cancellation
+        row.cancellation = min(row.cancellation, cancellation)
         rounds = builds_up(op, row, incoming)
         grown = rounds and _BUILT_UP[row.dtype in HALF] < relative < math.inf
         suspects = [one for one in incoming if not (grown and loops(one.row, row))]
