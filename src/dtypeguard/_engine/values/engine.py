@@ -38,7 +38,7 @@ _SELDOM = 64  # operations between two looks at the clock, where each costs next
 _DIFFUSE = 0.1  # an error of a result that one line is to blame for
 _DOUBT = 0.02  # an error of a result that acquits nobody
 _ULPS = 8  # and of one in which little else is wrong
-_NOISE = 0.25  # of the error that came into the line, which a result has from elsewhere anyway
+_NOISE = 0.1  # of the error that came into the line, which a result has from elsewhere anyway
 _DIGITS = 0.2  # of a gradient that is the difference of rounded probabilities
 _current_node = private.current_node
 

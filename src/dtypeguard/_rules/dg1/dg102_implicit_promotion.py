@@ -36,6 +36,9 @@ _ENDS = (
 ).split()
 
 
+_OF_ANGLES = frozenset(["cos", "sin", "tan", "polar"])
+
+
 @on("mixed", RULE)
 def integers(event: Op, audit: Recorder) -> None:
     """Integers among floats, which are told at once; most are meant."""
@@ -99,5 +102,10 @@ def judge(audit: Recorder) -> None:
             why = "(autocast leaves sums and products of elements to promotion)"
             back = f"else `.to(torch.{half})` on the result"
             facts = {"advice": f"leave it, where {wide} is meant, as in a residual stream {why}; {back}"}
+        at_birth = row.own or not row.autocast
+        if not facts and any(one.op in _OF_ANGLES for node in row.nodes[:1] for one in node.ancestors()):
+            wide, narrow = map(name_of, row.pair[::-1])
+            cast = f"`.to(torch.{narrow})` on the {wide} operand here, or on the result"
+            facts, at_birth = {"advice": f"{cast}: angles stay in {wide}, their sines and cosines need not"}, False
         if not row.creeps:
-            tell(RULE, row, audit, at_birth=row.own or not row.autocast, **facts)
+            tell(RULE, row, audit, at_birth=at_birth, **facts)

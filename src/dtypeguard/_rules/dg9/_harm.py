@@ -50,7 +50,10 @@ def keep(row: Row) -> str | None:
         return None
     if rounded.dtype not in HALF and rounded.name not in _GIVEN:
         return None
-    return f"stay in {wide_of(rounded)}: `{rounded.site.expression or rounded.name}` rounds"
+    what = rounded.site.expression or rounded.name
+    if rounded.name in _GIVEN:
+        return f"stay in {wide_of(rounded)}: `{what}` rounds"
+    return f"compute `{what}` in {wide_of(rounded)}, by a cast of what goes in: its result has lost the digits"
 
 
 def lost_before(row: Row) -> Row | None:
