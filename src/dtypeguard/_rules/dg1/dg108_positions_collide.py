@@ -37,13 +37,17 @@ class Collision(Suspect):
         self.find(audit, effect=f": {effect}")
 
 
+class Rounded(Collision):
+    """Numbers with fractions that are off by as much as angles may not be."""
+
+
 @on("cast", RULE)
 def integers_cast(event: Op, audit: Recorder) -> None:
     source, out = event.inputs[0], event.out
     if event.backward:
         return
     if source.dtype in (*_EXACT, torch.float32) and not out.dtype.is_floating_point and out.dtype is not torch.bool:
-        _blame_use(source, f"used as integers at {event.site}", audit)
+        _blame_use(source, f"used as integers at {event.site}", audit, Rounded)
     if not _due(event, source, audit):
         return
     if not source.is_floating_point() or bool((source == source.round()).all()):
@@ -52,7 +56,7 @@ def integers_cast(event: Op, audit: Recorder) -> None:
     off = float((source.double() - source.to(out.dtype).double()).abs().nan_to_num(posinf=0).max())
     if off >= _NOISE:  # which harms nothing but angles
         says = f"numbers up to {float(source.abs().max()):g} are off by up to {off:g} in {_name(event)}"
-        audit.lineage.mark(out, _collision(event, says, audit))
+        audit.lineage.mark(out, _collision(event, says, audit, Rounded))
 
 
 @on("mixed", RULE)
@@ -115,10 +119,11 @@ def _collide(event: Op, exact: Tensor, rounded: Tensor, audit: Recorder) -> None
         audit.lineage.mark(event.out, collision)
 
 
-def _blame_use(tensor: Tensor, effect: str, audit: Recorder) -> None:
+def _blame_use(tensor: Tensor, effect: str, audit: Recorder, unharmed: type[Collision] | None = None) -> None:
     node = audit.lineage.get(tensor)
-    if node is not None:
-        audit.blame((node,), effect, Collision)
+    for cause in () if node is None else [one.cause for one in node.ancestors()]:
+        if isinstance(cause, Collision) and type(cause) is not unharmed:
+            cause.blame(audit, effect)
 
 
 @on("after", RULE, "DG501", ops=["sin", "cos", "sincos"])
@@ -159,7 +164,7 @@ def _rounded_in(source: Tensor, audit: Recorder) -> torch.dtype:
     return source.dtype if node is None else node.dtype
 
 
-def _collision(event: Op, detail: str, audit: Recorder) -> Collision:
+def _collision(event: Op, detail: str, audit: Recorder, kind: type[Collision] = Collision) -> Collision:
     source = event.inputs[0] if event.inputs else event.out
     one = audit.suspect(RULE, event, source, detail=detail, effect="")
-    return Collision(one.rule, one.site, one.facts, one.fields)
+    return kind(one.rule, one.site, one.facts, one.fields)

@@ -12,13 +12,13 @@ RULE = Rule(
     "DG116",
     "coarse-noise",
     Severity.WARNING,
-    summary="Half-precision uniform noise goes where its ends matter.",
+    summary="Half-precision noise goes where its ends matter.",
     says=(
-        "`{what}` takes uniform numbers that were drawn in {dtype} at {drawn}: about one in {often} of them {end}, "
-        "in float32 one in 16 million"
+        "`{what}` takes {kind} numbers that were drawn in {dtype} at {drawn}: "
+        "about one in {often} of them {end}, {else}"
     ),
     at_birth=True,
-    fix="draw them in float32: `torch.rand(..., dtype=torch.float32)`, and cast the result",
+    fix="draw them in float32: `{code}`, and cast the result",
     why=(
         "A uniform number in half precision has 11 or 8 bits, so 0 comes often, and its logarithm is infinite. Gumbel "
         "and exponential noise, and samples of small probabilities, are made of the smallest numbers: their tail is "
@@ -31,20 +31,35 @@ RULE = Rule(
 _DRAWS = frozenset(["rand", "rand_like"])
 _HAND_ON = frozenset(["neg", "rsub", "sub", "add", "clamp", "clamp_min", "clone"])  # what is done with them before
 _OFTEN = {torch.float16: "some thousand", torch.bfloat16: "some hundred"}
+_UNIFORM = {"kind": "uniform", "else": "in float32 one in 16 million", "code": "torch.rand(..., dtype=torch.float32)"}
+_EXPONENTIAL = {
+    "kind": "exponential", "else": "in float32 none", "often": "30 million",
+    "code": "torch.empty_like(..., dtype=torch.float32).exponential_()",
+}  # fmt: skip
 
 
 @dataclass
 class Drawn:
-    """Storages that were filled with uniform numbers, and where."""
+    """Storages that were filled with noise, and where."""
 
     at: dict[int, tuple[Any, Site]] = field(default_factory=dict)
 
 
-@on("after", RULE, ops=["uniform_"])
+@on("after", RULE, ops=["uniform_", "exponential_"])
 def filled(event: Op, audit: Recorder) -> None:
     if event.out.dtype in HALF:
         storage = event.out.untyped_storage()
         audit.state(Drawn).at[storage._cdata] = weakref.ref(storage), event.site
+
+
+@on("after", RULE, ops=["div"])
+def race(event: Op, audit: Recorder) -> None:
+    """Of exponential numbers the smallest wins, weighed by what they divide: a zero wins always."""
+    drawn, noise = audit.state(Drawn).at, event.args[1]
+    if not drawn or not isinstance(noise, torch.Tensor) or noise.untyped_storage()._cdata not in drawn:
+        return
+    if event.readable and not bool(event.out.isfinite().all()):
+        _report(event, audit, "is 0", noise, _EXPONENTIAL)
 
 
 @on("after", RULE, ops=["log", "log_", "log2", "log10", "log1p"])
@@ -67,8 +82,10 @@ def kept(event: Op, audit: Recorder) -> None:
         _report(event, audit, "is 0")
 
 
-def _report(event: Op, audit: Recorder, end: str) -> None:
-    source = event.inputs[0]
+def _report(
+    event: Op, audit: Recorder, end: str, noise: torch.Tensor | None = None, of: dict[str, str] = _UNIFORM
+) -> None:
+    source = event.inputs[0] if noise is None else noise
     node = None if event.backward else audit.lineage.get(source)
     while node is not None and node.op in _HAND_ON and node.parents:
         node = node.parents[0]
@@ -78,7 +95,7 @@ def _report(event: Op, audit: Recorder, end: str) -> None:
     if node is not None and node.op in _DRAWS:
         site = node.site
     if node is not None and site is not None and node.dtype in HALF:
-        facts = {"drawn": str(site), "dtype": name_of(node.dtype), "often": _OFTEN[node.dtype], "end": end}
+        facts = {"drawn": str(site), "dtype": name_of(node.dtype), "often": _OFTEN[node.dtype], "end": end} | of
         suspect = audit.suspect(RULE, event, source, **facts)
         suspect.fields["origin"] = (Step(f"drawn at {site}", site, f"{name_of(node.dtype)} is drawn here"),)
         suspect.find(audit)
