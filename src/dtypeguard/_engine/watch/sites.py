@@ -133,6 +133,18 @@ class Site:
         names = _LOOP.search(self.source) if self._instruction in ("FOR_ITER", "SEND") else None
         return names[1] if names else ""
 
+    def drawn_by(self, name: str) -> ast.For | None:
+        """The innermost loop around the line that gives a name, if the rest of a round does not use that any more."""
+        with contextlib.suppress(SyntaxError, ValueError):
+            tree = ast.parse("".join(linecache.getlines(self.file)))
+            loops = [node for node in ast.walk(tree) if isinstance(node, ast.For)]
+            for loop in sorted(loops, key=lambda loop: -loop.lineno):
+                names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+                if name in names and loop.lineno <= self.line <= (loop.end_lineno or 0):
+                    uses = [node for node in ast.walk(loop) if isinstance(node, ast.Name) and node.id == name]
+                    return None if any(node.lineno > self.line for node in uses) else loop
+        return None
+
     @property
     def raises(self) -> bool:
         """Whether the instruction is a `raise`."""

@@ -45,7 +45,8 @@ def discarded(event: Op, audit: Recorder) -> None:
             "subject": f"`{subject}`" if subject else "the tensor",
         }
         target = subject if isinstance(_parsed(subject), _TARGETS) else "result"
-        facts["advice"] = f"keep the result: `{target} = {facts['what']}`; or delete the line"
+        kept = _in_loop(event.site, subject, facts["what"]) or f"{target} = {facts['what']}"
+        facts["advice"] = f"keep the result: `{kept}`; or delete the line"
         audit.suspect(RULE, event, source, event.site.calls, **facts).find(audit)
 
 
@@ -85,6 +86,22 @@ def _subject(site: Site) -> str:
     """`x` of `x.to(...)`."""
     call = _parsed(site.written)
     return ast.unparse(call.func.value) if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) else ""
+
+
+def _in_loop(site: Site, name: str, cast: str) -> str:
+    """What keeps a cast of what a loop draws: another value of its name would last one round."""
+    loop = site.drawn_by(name) if name.isidentifier() else None
+    if loop is None:
+        return ""
+    over, target = loop.iter, loop.target
+    if isinstance(target, ast.Tuple) and len(target.elts) == 2 and isinstance(over, ast.Call):
+        key, call = ast.unparse(target.elts[0]), ast.unparse(over)
+        if call.endswith(".items()"):
+            return f"{call.removesuffix('.items()')}[{key}] = {cast}"
+        if call.startswith("enumerate(") and len(over.args) == 1:
+            return f"{ast.unparse(over.args[0])}[{key}] = {cast}"
+    drawn, given = ast.unparse(over), ast.unparse(target)
+    return f"{drawn} = [{cast} for {given} in {drawn}]" if isinstance(over, _TARGETS) and given == name else ""
 
 
 def _parsed(code: str) -> ast.expr | None:
