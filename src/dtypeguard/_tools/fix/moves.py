@@ -54,6 +54,8 @@ def cast_operands(place: Place, at: At) -> Iterator[Candidate]:
     floating = finding.from_dtype in FLOATING
     for text in _like_layers(at) if floating and finding.to_dtype in FLOATING else ():
         yield from (cast(part, place.narrow, text) for part in parts)
+    if floating and {finding.from_dtype, finding.to_dtype} & set(HALF):
+        yield from _like_others(at, parts)
     targets = [finding.to_dtype, finding.from_dtype, torch.float32]
     if not floating:
         targets = [finding.to_dtype, torch.float32, torch.int64, torch.bool]
@@ -68,6 +70,15 @@ def cast_operands(place: Place, at: At) -> Iterator[Candidate]:
     if finding.from_dtype in HALF and finding.to_dtype is torch.float32 and isinstance(at.node, cst.BaseExpression):
         for text in [*in_function(at), spelt(finding.from_dtype, at.source)]:  # and back, for what goes on with it
             yield joined([*(cast(part, torch.float32) for part in parts), at.source.after(at.node, text)])
+
+
+def _like_others(at: At, parts: list[At]) -> Iterator[Candidate]:
+    """Casts operands to the dtype of the last or the first: code in a function may run in other dtypes as well."""
+    names = [part for part in parts if isinstance(part.node, cst.Name)]
+    if len(names) > 1 and len(names) == len(parts) and isinstance(at.source.scope(at.node), cst.FunctionDef):
+        for target in (names[-1], names[0]):
+            text = f".to({at.source.code(target.node)}.dtype)"
+            yield joined([cast(part, torch.float32, text) for part in names if part is not target])
 
 
 def _siblings(at: At) -> list[At]:
