@@ -284,11 +284,18 @@ def without_copy(place: Place, at: At) -> Iterator[Candidate]:
         yield [source.replace(call, source.code(target))]
 
 
+_DRAWN = re.compile(r"`(\w+\[\w+\]) = ")  # where a loop has a value from: what DG103 says to write to
+
+
 @move
 def keep_result(place: Place, at: At) -> Iterator[Candidate]:
     """Keeps the result of the cast."""
     source, call = at.source, at.node
     target = source.on(call) if isinstance(call, cst.Call) and isinstance(source.parents[call], cst.Expr) else None
-    if isinstance(target, cst.Attribute | cst.Subscript) or (isinstance(target, cst.Name) and source.is_read(target)):
+    read = isinstance(target, cst.Attribute | cst.Subscript) or (
+        isinstance(target, cst.Name) and source.is_read(target)
+    )
+    drawn = None if read else _DRAWN.search(place.finding.fix)
+    if target is not None and (read or drawn):
         begin = source.extent(call)[0]
-        yield [Change(source.file, begin, begin, f"{source.code(target)} = ")]
+        yield [Change(source.file, begin, begin, f"{drawn[1] if drawn else source.code(target)} = ")]
