@@ -755,9 +755,34 @@ def test_imaginary_parts_of_parameters_are_kept_in_float64():
     assert dtypeguard.compare(a, x, region=torch.bfloat16).error < 1e-6
 
 
+class Norm(nn.Module):
+    """A root mean square, in float32 or in the dtype of what comes in."""
+
+    def __init__(self, wide):
+        super().__init__()
+        self.wide = wide
+
+    def forward(self, x):
+        y = x.float() if self.wide else x
+        total = y.square().sum(1) if self.wide else y.new_zeros(len(x))
+        for column in () if self.wide else y.T:
+            total = total + column**2
+        return (y * (total / y.shape[1] + 1e-6).rsqrt()[:, None]).to(x.dtype)
+
+
+@pytest.mark.parametrize(("wide", "verdict"), [(True, "rounding"), (False, "b rounds worse")])
+def test_of_two_dtypes_the_coarser_one_rounds_worse_where_it_need_not(wide, verdict):
+    torch.manual_seed(0)
+    a, b = (nn.Sequential(nn.Linear(64, 64), Norm(one), nn.Linear(64, 8)) for one in (True, wide))
+    b.load_state_dict(a.state_dict())
+    found = dtypeguard.diff(a, b.bfloat16(), torch.randn(32, 64))
+    assert found.verdict == verdict
+    assert wide or found.where.name == "1"
+
+
 def test_a_batch_is_cast_for_the_program_of_the_other_dtype():
     a = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 2))
     found = dtypeguard.diff(a, copy.deepcopy(a).bfloat16(), torch.randn(16, 8))
-    assert found.verdict == "b rounds worse"
+    assert found.verdict == "rounding"
     assert "b got the batch in bfloat16" in found.notes
     assert found.error_b == pytest.approx(dtypeguard.compare(a, torch.randn(16, 8), dtype=torch.bfloat16).error, rel=2)
