@@ -97,6 +97,10 @@ def cancellation_of(
                 whole *= math.sqrt(together if op.name == "dist" else args[0].shape[-1])
             elif args[2:3] == (2,):  # of torch's codes of reductions: the sum
                 whole *= together
+            if op.name in ("var", "std") and are_data(args[:1], incoming):
+                count, rounding = math.sqrt(error.count), max((_eps(one.held) for one in incoming), default=0.0)
+                deviation = math.sqrt(error.size / count) if op.name == "var" else error.size / count
+                whole *= deviation <= _EQUAL * rounding * size
         case Cancels.SUM if not op.writes:
             one = next((one for one in incoming if one.tensor is args[0]), None)
             values = args[0] if one is None else one.held.like(one.tensor)
@@ -131,8 +135,9 @@ def are_data(operands: Iterable[Any], incoming: list[Incoming]) -> bool:
 
 def prepares(op: Operator, args: Any, incoming: list[Incoming]) -> bool:
     """Whether its result is data still: a part of them, shifted or scaled by others."""
-    linear = bool(incoming) and (op.cancels in (Cancels.DIFFERENCE, Cancels.NUMERATOR) or op.name == "mul")
-    return (op.exact or linear) and all(one.held.data for one in incoming)
+    linear = op.cancels in (Cancels.DIFFERENCE, Cancels.NUMERATOR) or op.name == "mul"
+    by_number = bool(incoming) or not all(isinstance(one, Tensor) for one in args[:2])
+    return (op.exact or (linear and by_number)) and all(one.held.data for one in incoming)
 
 
 def are_squares(op: Operator, args: Any, incoming: list[Incoming]) -> bool:

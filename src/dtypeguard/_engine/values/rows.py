@@ -85,6 +85,7 @@ class Row:
         "stalled",
         "stuck",
         "taken",
+        "terms",
         "trained",
         "unmoved",
         "unread",
@@ -128,6 +129,7 @@ class Row:
         self.wrong: tuple[int, int] | None = None  # whole numbers that are another one, of how many
         self.distinct: tuple[int, int] | None = None  # how many there were, and are
         self.cancellation = math.inf  # of a sum: how much larger than it its terms were, at least
+        self.terms = 0.0  # what these were like, at most
         self.builds_up = False  # its error is that of many rounds of a loop
         self.decided = self.flipped = 0
         self.compared = 0.0  # the error of what is compared, where some of it comes out otherwise

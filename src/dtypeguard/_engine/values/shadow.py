@@ -177,11 +177,14 @@ class Shadow:
             if row.cause is not None:
                 self.spoils(row)
         elif pairs:
-            cancellation = largest_cancellation(incoming)
-            if op.cancels is Cancels.SUM and math.isfinite(row.cancellation):
+            cancellation, floor = largest_cancellation(incoming), 0.0
+            if op.cancels is Cancels.SUM and 1 < row.cancellation < math.inf:
                 cancellation = max(cancellation, row.cancellation)
+                floor = row.terms / cancellation
+            elif op.cancels is Cancels.CARRIED:
+                floor = max((one.held.floor for one in incoming), default=0.0)
             for _, held in pairs:
-                held.error, held.cancellation = row.error, cancellation
+                held.error, held.cancellation, held.floor = row.error, cancellation, max(held.floor, floor)
                 held.whole = row.whole
                 held.origin = next((one.held.origin for one in incoming if one.held.origin is not None), None)
         if way is Way.PICK and _due(row):
@@ -280,7 +283,7 @@ class Shadow:
             below = max((one.error for one in incoming if one.tensor is not args[0]), default=0.0)
             cancellation = max(1.0, min(cancellation, relative / below if below else cancellation))
         effective, whole = relative / cancellation, error.relative(floor) / cancellation
-        row.cancellation = min(row.cancellation, cancellation)
+        row.cancellation, row.terms = min(row.cancellation, cancellation), max(row.terms, cancellation * error.size)
         rounds = builds_up(op, row, incoming)
         grown = rounds and _BUILT_UP[row.dtype in HALF] < relative < math.inf
         suspects = [one for one in incoming if not (grown and loops(one.row, row))]
