@@ -196,8 +196,7 @@ def _expanded(tensor: Tensor) -> Tensor:
 
 def _moved(tensor: Tensor, device: Any, lay: Callable[[Tensor], Tensor]) -> Tensor:
     """On another device, in the same layout."""
-    kind = "cpu" if device is None else torch.device(device).type
-    if kind == "cpu":
+    if device is None or (kind := torch.device(device).type) == "cpu":
         return tensor
     if tensor.is_quantized:
         return tensor.to(device)
