@@ -195,6 +195,10 @@ def widen_operands(place: Place, at: At) -> Iterator[Candidate]:
     if place.wide is torch.float64 and place.finding.rule == "DG902":
         return  # nobody would see what is wrong in float64
     parts = used(at)
+    # `torch.stack([norm**2 for norm in norms])`: the squares are as large as their sum.
+    lists = [part.elt for one in parts for part in at.source.below(one.node, cst.ListComp)]
+    for one in [At(at.source, elt) for elt in lists if isinstance(elt, cst.BinaryOperation)]:
+        yield from (cast(leaf, place.wide) for leaf in leaves(one)[:1])
     deep = [leaf for one in parts for leaf in leaves(one)]
     if [one.node for one in deep] != [one.node for one in parts]:
         yield joined([cast(leaf, place.wide) for leaf in deep])
