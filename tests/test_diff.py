@@ -755,6 +755,29 @@ def test_imaginary_parts_of_parameters_are_kept_in_float64():
     assert dtypeguard.compare(a, x, region=torch.bfloat16).error < 1e-6
 
 
+class Functional(nn.Module):
+    """Uses the weights of a layer that it never calls, as a mixer of Mamba does those of its convolution."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = nn.Linear(16, 16), nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.head(torch.tanh(nn.functional.linear(x, self.inner.weight, self.inner.bias)))
+
+
+def test_weights_of_a_module_that_is_never_called_are_those_of_the_module_around_it():
+    torch.manual_seed(0)
+    a, x = Functional(), torch.randn(8, 16)
+    assert dtypeguard.diff(a, copy.deepcopy(a).bfloat16(), x).verdict == "rounding"
+    b = copy.deepcopy(a)
+    with torch.no_grad():
+        b.inner.weight[0] += 0.1
+    found = dtypeguard.diff(a, b, x)
+    assert found.verdict == "another function"
+    assert found.where.state[0].startswith("inner.weight differs by")
+
+
 class Norm(nn.Module):
     """A root mean square, in float32 or in the dtype of what comes in."""
 

@@ -372,27 +372,40 @@ def _share_rows(a: Model, b: Model, match: Match, channels: Tensor, values: tupl
             held[channels[own] - start] = y.detach()[own].to(held.device)
 
 
+def _by_owner(model: Model, taken: set[str]) -> dict[str, list[str]]:
+    """By each of these modules: its path, and those of modules in it that are never called."""
+    found: dict[str, list[str]] = {}
+    for path in model.held:
+        owner = path
+        while owner and owner not in taken:
+            owner = owner.rpartition(".")[0]
+        found.setdefault(owner, []).append(path)
+    return found
+
+
 def _compare_weights(a: Model, b: Model, matches: set[Match], values: tuple[Values, Values]) -> dict[str, list[str]]:
     """What differs in what modules hold. Values that one program has rounded are given to both in float64."""
     found: dict[str, list[str]] = {}
+    parts = _by_owner(a, {path for match in matches for path in match.a})
     for match in matches:
-        path, *_ = match.a
         if match.channels is not None:
             _share_rows(a, b, match, match.channels, values)
             continue
-        mine, its = a.weights(path), b.weights(match.b)
-        for name, x in mine.items():
-            y = its.get(name)
+        own = match.a[0]
+        for path, name in [(part, name) for part in parts.get(own, ()) for name in a.weights(part)]:
+            inner = path[len(own) :].lstrip(".")
+            other = ".".join(filter(None, (match.b, inner)))
+            x, y = a.weights(path)[name], b.weights(other).get(name)
             if y is None or x.numel() != y.numel():
                 continue
             first, second = (t.detach().to("cpu", torch.float64) for t in (x, y))
             if x.shape == y.shape and _are_rounded(x, y):
                 if torch.finfo(x.dtype).eps <= torch.finfo(y.dtype).eps:
-                    values[1][match.b, name] = x
+                    values[1][other, name] = x
                 else:
                     values[0][path, name] = y
             elif x.shape == y.shape or not torch.equal(first.mT, second):
                 transposed = first.ndim == 2 and torch.equal(first, second.mT)
                 told = "is transposed" if transposed else f"differs by {distance(y, x):.1e} of its norm"
-                found.setdefault(match.b, []).append(f"{name} {told}")
+                found.setdefault(match.b, []).append(f"{'.'.join(filter(None, (inner, name)))} {told}")
     return found
