@@ -191,15 +191,19 @@ class Graph(Shadow):
                 held.write(tensor, exact.to(held.buffer.dtype))
             held.row = row
 
-    def whole(self, row: Row, tensor: Tensor, shadow: Tensor, own: Tensor, below: bool = False) -> None:
-        """A tensor comes out of operations that were done again together."""
+    def halfway(self, tensor: Tensor, shadow: Tensor, own: Tensor, below: bool = False) -> tuple[Tensor, Tensor | None]:
+        """The shadow of a tensor that comes out of operations that were done again together, and what they added."""
         value = error_tensor(tensor, own)
-        if value is not None and shadow.requires_grad:
-            with recording(below):
-                shadow = midpoint(shadow, value)
+        if value is None or not shadow.requires_grad:
+            return shadow, None
+        with recording(below):
+            return midpoint(shadow, value), _stored(value)
+
+    def whole(self, row: Row, tensor: Tensor, shadow: Tensor, value: Tensor | None, below: bool = False) -> None:
+        """A tensor has this shadow, and this was added to it."""
         self.seed(tensor, shadow, row, below)
         held = self.memory.get(tensor)
-        if value is not None and shadow.requires_grad and held is not None:
+        if value is not None and held is not None:
             self.charge(held, row, shadow, value)
 
     def before(self, op: Operator, args: Any, kwargs: Any, row_of: RowOf) -> Writing | None:
@@ -225,7 +229,7 @@ class Graph(Shadow):
 
     def charge(self, held: GraphStorage, row: Row, shadow: Tensor, value: Tensor) -> None:
         """What was added to values is charged by the backward of their shadow."""
-        delta = Delta(row, value if value.is_complex() else value.to(_STORED))
+        delta = Delta(row, _stored(value))
         self.deltas.append(delta)
         held.latest.append(delta)
 
@@ -321,6 +325,10 @@ def error_tensor(tensor: Tensor, own: Tensor) -> Tensor | None:
     if not math.isfinite(largest):
         value.nan_to_num_(0, 0, 0)
     return value if largest else None
+
+
+def _stored(value: Tensor) -> Tensor:
+    return value if value.is_complex() else value.to(_STORED)
 
 
 def midpoint(shadow: Tensor, value: Tensor) -> Tensor:

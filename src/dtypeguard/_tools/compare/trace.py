@@ -100,6 +100,7 @@ class Trace(Mode):
         self.reached = torch.zeros((), requires_grad=True)
         self.beyond: set[str] = set()
         self.samples, self.powers = 0, defaultdict[str, float](float)
+        self._halfway: tuple[Tensor | None, Tensor, Tensor | None] = None, self.reached, None  # of what was rounded last
         modules.entered, modules.left = self._module_entered, self._module_returned
 
     @contextlib.contextmanager
@@ -176,10 +177,15 @@ class Trace(Mode):
                 self.beyond.add(self.modules.name or "")
             row = self.rows.at(WEIGHTS if weight else "rounded", _line(frame), self.modules.name, found.dtype, False)
             held = self.shadow.memory.get(tensor) if shadowed(tensor) else None
+            if self._halfway[0] is not found:  # which several products may read
+                with recording():
+                    shadow = tensor if held is None else held.like(tensor)
+                    shadow = shadow.view_as(shadow)  # which others read as it is
+                self._halfway = found, *self.shadow.halfway(found, shadow, tensor, below=True)
+            _, shadow, value = self._halfway
             with recording():
-                shadow = tensor if held is None else held.like(tensor)
-                shadow = shadow.view_as(shadow)  # which others read as it is
-            self.shadow.whole(row, found, shadow, tensor, below=True)
+                shadow = shadow.view_as(shadow)  # each is charged by itself
+            self.shadow.whole(row, found, shadow, value, below=True)
             made = self.shadow.memory.get(found)
             for delta in () if made is None else made.latest:
                 delta.reach = Reach(inside=self.modules.inside)
@@ -310,7 +316,7 @@ class Trace(Mode):
                 for one, shadow, own in zip(tensors_in(result), *runs, strict=True):
                     if shadowed(one) and shadow.shape == one.shape:
                         row = self.rows.at(call.blind[0], _line(sys._getframe(1)), call.name, one.dtype, False)
-                        self.shadow.whole(row, one, shadow, own)
+                        self.shadow.whole(row, one, *self.shadow.halfway(one, shadow, own))
                         if self._widens:
                             self._reach(one)
                         else:

@@ -4,6 +4,7 @@ A product of a wider dtype whose operands were rounded is what low-bit hardware 
 The backward of a product is two others, each of which sums along another axis, so its operands are rounded there.
 """
 
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -115,6 +116,7 @@ class Products(Mode):
         self._used: dict[frozenset[str], Format] = {}  # by the parameters of a weight
         self._below = False  # whether what runs was called below autograd
         self._seed, self._generators = seed, dict[torch.device, torch.Generator]()
+        self._last = _Last()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, op = kwargs or {}, operator_of(func)
@@ -220,15 +222,21 @@ class Products(Mode):
                 return tensor
             axis = _other(axis) if back else axis  # it is stored as forward reads it
         with private.without_keys(private.MODES_AND_AUTOCAST):
-            once, noise = _once(tensor), self._noise(tensor.device) if to.stochastic else None
-            if groups > 1:
-                parts = torch.unflatten(once, axis, (groups, -1))
-                found = rounded(parts, to, axis + 1, role, noise).flatten(axis, axis + 1)
+            once = _once(tensor)
+            if role == "activation" and not back and not to.stochastic and not once.is_inference():
+                found = self._last.of(once, (to, axis, groups), lambda: self._rounded(once, to, axis, groups, role))
             else:
-                found = rounded(once, to, axis, role, noise)
+                found = self._rounded(once, to, axis, groups, role)
         if self._told is not None and not back:
             self._told.rounded(once, found, role == "weight")
         return found.expand(tensor.shape)
+
+    def _rounded(self, tensor: Tensor, to: Format, axis: int, groups: int, role: str) -> Tensor:
+        noise = self._noise(tensor.device) if to.stochastic else None
+        if groups == 1:
+            return rounded(tensor, to, axis, role, noise)
+        parts = torch.unflatten(tensor, axis, (groups, -1))
+        return rounded(parts, to, axis + 1, role, noise).flatten(axis, axis + 1)
 
     def _attend(self, op: Operator, args: Any, kwargs: Any) -> Any:
         """Attention in one kernel, by its two products; what the kernel gives besides is its own."""
@@ -288,6 +296,23 @@ class Products(Mode):
         """Channels in rows, of which each sums over the batch and all places."""
         rows = tensor.movedim(1, 0)
         return self._operand(rows.flatten(1), to, -1, 1, role, True).view(rows.shape).movedim(0, 1)
+
+
+class _Last:
+    """What was made of the tensor that was last asked for: queries, keys and values are products of one tensor."""
+
+    def __init__(self) -> None:
+        self._ref: Callable[[], Any] = lambda: None
+        self._key: Any = None
+        self._made: Any = None
+
+    def of(self, tensor: Tensor, how: Any, make: Callable[[], Tensor]) -> Tensor:
+        storage, layout = tensor.untyped_storage(), (tensor.size(), tensor.stride(), tensor.storage_offset())
+        key = layout, tensor._version, how
+        if self._ref() is not storage or self._key != key:
+            self._ref, self._key, self._made = weakref.ref(storage), key, make()
+        found: Tensor = self._made
+        return found
 
 
 def _once(tensor: Tensor) -> Tensor:
