@@ -491,17 +491,23 @@ def test_the_average_of_bits_is_kept(bits):
 
 
 def test_the_choice_for_an_average_is_nearly_the_best_of_all():
-    model, x = mlp(7, 128, 128), batch(64, 128)
+    """By shares alone it is 4 % worse for one of these averages: errors of layers take each other back."""
+    model, x = mlp(3, 128, 16), batch(64, 128)
     result = compare(model, x, format=("nvfp4", "mxfp8"))
-    names = [*result.keep(error=10.0).formats]
+    bits, names = {"nvfp4": 4.5, "mxfp8": 8.25, None: 32.0}, [*result.keep(error=10.0).formats]
+    sizes = [model.get_submodule(name).weight.numel() for name in names]
+
+    def spent(chosen):
+        return sum(bits[format] * size for format, size in zip(chosen, sizes, strict=True)) / sum(sizes)
+
     found = {}
-    for chosen in itertools.product((4.5, 8.25), repeat=len(names)):
-        formats = {name: "nvfp4" if bits == 4.5 else "mxfp8" for name, bits in zip(names, chosen, strict=True)}
+    for chosen in itertools.product(bits, repeat=len(names)):
+        formats = {name: format for name, format in zip(names, chosen, strict=True) if format is not None}
         low = dtypeguard.results.Placed((), formats, 0.0, 0, 0.0).apply(copy.deepcopy(model))
         found[chosen] = apart(low(x), model(x))
-    for bits in (5.0, 6.0, 7.0):
-        best = min(error for chosen, error in found.items() if sum(chosen) / len(names) <= bits)
-        assert result.keep(bits=bits).error <= 1.03 * best
+    for average in (4.5, 5.5, 6.5, 7.5, 9.0, 12.0, 15.0, 20.0):
+        best = min(error for chosen, error in found.items() if spent(chosen) <= average)
+        assert result.keep(bits=average).error <= 1.01 * best
 
 
 class Large(nn.Module):

@@ -26,9 +26,11 @@ from .text import percent
 from .trials import output_error
 
 RUNS = 5
+_RUNS_OF_BITS = 8
 _CAUTION = 1.2  # with each run that has failed, of the square of the error
 _CURVE = 40  # points
 _MOST = 3  # parameters in a line
+_LIKELY = 2.0  # of the error²: what is that much worse in theory is hardly better in a run
 _LEAST = 1e-9  # of the error²: nothing but the model itself makes none of it
 _EXAMPLES = {"error": "0.01", "bits": "6.5"}
 
@@ -185,7 +187,8 @@ class FormatComparison(Comparison):
     def keep(self, error: float | None = None, *, bits: float | None = None) -> Placed:  # type: ignore[override]
         """Find a format for each layer: with this error at most and as few bits as may be, or the best of so many bits.
 
-        Shares tell where to look, and the model is run with what was chosen, at most 5 times. Layers that go to no
+        Shares tell where to look, and the model is run with what was chosen and what is nearly as good by them: at most
+        5 times for an error, 8 times for bits. Layers that go to no
         format stay in the model's own dtype.
 
         Args:
@@ -233,22 +236,20 @@ class FormatComparison(Comparison):
                 f", as {len(self.stays)} module{'s' * (not one)} stay{'s' * one} in {self.wide}" if self.stays else ""
             )
             raise ValueError(f"keep(bits={bits:g}): the cheapest choice has {front[0].cost / count:.3g} bits{stay}")
+        curve = [(one.cost / count, one.damage) for one in front]
+        if bits is not None:
+            return self._placed_as(*self._best_of(front, bits * count), count, curve)
+        assert error is not None
         slack, best, reached, runs, found = 1.0, None, math.inf, 0, math.inf
         while runs < RUNS:
-            if bits is not None:
-                chosen = max((one for one in front if one.cost <= bits * count), key=lambda one: one.cost)
-            else:
-                assert error is not None
-                level = 0.0 if runs == RUNS - 1 and best is None else error**2 / slack
-                chosen = next(one for one in front if one.damage <= level)
-                if best is not None and chosen.cost >= best.cost:
-                    break
+            level = 0.0 if runs == RUNS - 1 and best is None else error**2 / slack
+            chosen = next(one for one in front if one.damage <= level)
+            if best is not None and chosen.cost >= best.cost:
+                break
             runs += 1
             found = self._error(chosen)
-            if bits is not None or (error is not None and found <= error):
+            if found <= error:
                 best, reached = chosen, found
-            if bits is not None:
-                break
             slack = found**2 / chosen.damage if chosen.damage and math.isfinite(found) else 2 * slack
             if best is None:
                 slack *= _CAUTION**runs
@@ -258,7 +259,33 @@ class FormatComparison(Comparison):
                 f"keep(error={error:g}) cannot be reached: with all layers in {self.wide} the error is "
                 f"{percent(found)}{rest}"
             )
-        return self._placed_as(best, reached, runs, count, [(one.cost / count, one.damage) for one in front])
+        return self._placed_as(best, reached, runs, count, curve)
+
+    def _best_of(self, front: list[Choice], most: float) -> tuple[Choice, float, int]:
+        """The choice that is best in runs, its error, and how many were run.
+
+        Errors of layers may take each other back: what is nearly as good in theory is run too, and one format for all.
+        """
+        first = [one for one in front if one.cost <= most][-1]
+        queue = [first, *[one for one in map(self._all_in, self.by_format) if one.cost <= most]]
+        best, reached, tried = first, math.inf, list[Mapping[str, str | None]]()
+        while queue and len(tried) < _RUNS_OF_BITS:
+            chosen = queue.pop(0)
+            if chosen.formats in tried:
+                continue
+            tried.append(chosen.formats)
+            error = self._error(chosen)
+            if error < reached:
+                best, reached = chosen, error
+                near = chosen.near(self._options(), most)
+                queue += [one for one in near if one.damage <= _LIKELY * first.damage]
+        return best, reached, len(tried)
+
+    def _all_in(self, title: str) -> Choice:
+        """One format for all layers that it takes."""
+        every = self._options().items()
+        each = {name: next((one for one in several if one.format == title), several[0]) for name, several in every}
+        return Choice(sum(one.cost for one in each.values()), sum(one.damage for one in each.values()), lambda: each)
 
     def _choices(self) -> list[Choice]:
         if self._front is None:

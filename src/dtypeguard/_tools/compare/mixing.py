@@ -1,12 +1,14 @@
 """Formats for layers: what each costs and damages, and the choices of which none is cheaper and better."""
 
-from collections.abc import Mapping, Sequence
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+_MOVES = 64  # of those that damage less, and of those that cost less
 _POINTS = 2048  # choices that are kept: of those that cost nearly the same, the best
 
 
@@ -30,18 +32,32 @@ class Choice:
 
     cost: float
     damage: float
-    _steps: Any
-    _place: int
+    _options: Callable[[], dict[str, Option]]
 
     @property
     def formats(self) -> dict[str, str | None]:
         """By the name of the layer, in order."""
-        found: list[tuple[str, str | None]] = []
-        place = self._place
-        for name, options, before, chosen in reversed(self._steps):
-            found.append((name, options[int(chosen[place])].format))
-            place = int(before[place])
-        return dict(reversed(found))
+        return {name: option.format for name, option in self._options().items()}
+
+    def near(self, options: Mapping[str, Sequence[Option]], most: float) -> list["Choice"]:
+        """Those in which one layer or two have another format, and that cost so much at most: the best first."""
+        own = self._options()
+        moves = [
+            (name, one, one.cost - own[name].cost, one.damage - own[name].damage)
+            for name, several in options.items()
+            for one in several
+            if one != own[name]
+        ]
+        better = sorted((move for move in moves if move[3] < 0), key=lambda move: move[3])[:_MOVES]
+        cheaper = sorted((move for move in moves if move[2] < 0), key=lambda move: move[3])[:_MOVES]
+        pairs = (pair for pair in itertools.product(better, cheaper) if pair[0][0] != pair[1][0])
+        found = []
+        for change in (*((move,) for move in moves), *pairs):
+            cost, damage = self.cost + sum(move[2] for move in change), self.damage + sum(move[3] for move in change)
+            if cost <= most:
+                chosen = {**own, **{name: option for name, option, *_ in change}}
+                found.append(Choice(cost, damage, functools.partial(dict, chosen)))
+        return sorted(found, key=lambda one: one.damage)
 
 
 def choices(options: Mapping[str, Sequence[Option]]) -> list[Choice]:
@@ -57,8 +73,16 @@ def choices(options: Mapping[str, Sequence[Option]]) -> list[Choice]:
         kept = _pareto_front(cost, damage)
         costs, damages = cost[kept], damage[kept]
         steps.append((name, several, kept // len(several), kept % len(several)))
+
+    def options_at(place: int) -> dict[str, Option]:
+        found: list[tuple[str, Option]] = []
+        for name, several, before, chosen in reversed(steps):
+            found.append((name, several[int(chosen[place])]))
+            place = int(before[place])
+        return dict(reversed(found))
+
     pairs = enumerate(zip(costs.tolist(), damages.tolist(), strict=True))
-    return [Choice(cost, damage, steps, place) for place, (cost, damage) in pairs]
+    return [Choice(cost, damage, functools.partial(options_at, place)) for place, (cost, damage) in pairs]
 
 
 def _pareto_front(cost: Tensor, damage: Tensor) -> Tensor:

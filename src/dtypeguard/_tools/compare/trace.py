@@ -100,7 +100,11 @@ class Trace(Mode):
         self.reached = torch.zeros((), requires_grad=True)
         self.beyond: set[str] = set()
         self.samples, self.powers = 0, defaultdict[str, float](float)
-        self._halfway: tuple[Tensor | None, Tensor, Tensor | None] = None, self.reached, None  # of what was rounded last
+        self._halfway: tuple[Tensor | None, Tensor, Tensor | None] = (
+            None,
+            self.reached,
+            None,
+        )  # of what was rounded last
         modules.entered, modules.left = self._module_entered, self._module_returned
 
     @contextlib.contextmanager
