@@ -381,7 +381,7 @@ def test_a_name_is_as_good_as_a_dtype():
     assert named.to_dict() == dtypeguard.dryrun(model, x, dtypes=[torch.bfloat16], **asked).to_dict()
 
 
-def test_progress_after_three_seconds_on_a_terminal(monkeypatch, capsys):
+def test_progress_after_two_seconds_on_a_terminal(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     clock = iter(range(1000))
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))

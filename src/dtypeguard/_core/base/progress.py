@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-_PATIENCE = 3.0  # seconds until something is shown
+_PATIENCE = 2.0  # seconds until something is shown
 _AGAIN, _NEXT = 0.2, 10.0  # and until it is shown anew in its place, or as another line
 _ERASE = "\r\x1b[K"
 
@@ -69,7 +69,7 @@ def _kernel() -> bool:
 
 @contextlib.contextmanager
 def task(what: str, alone: bool = True) -> Iterator[None]:
-    """A task that takes a while. After three seconds `tell` shows how far it is.
+    """A task that takes a while. After two seconds `tell` shows how far it is.
 
     Args:
         what: its name.

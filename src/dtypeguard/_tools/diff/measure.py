@@ -201,9 +201,9 @@ def _on_inputs_of_a(sides: tuple[Side, Side], calls: Calls, tape: Tape, values: 
     wide = _wide(sides, values, precision, calls, tape)
     for key, (match, keys) in calls.items():
         if len(keys) == 1 and key in low.passages and not key[1]:
-            theirs, mine = tape.passages[keys[0]].inputs, dict(low.passages[key].inputs)
-            missing = [name for name, _ in theirs if name not in mine] if len(theirs) > len(mine) else []
-            told = [f"gets no {name}, as a's does" for name in missing]
+            theirs, mine = tape.passages[keys[0]].inputs, low.passages[key].inputs
+            known = set(paired(mine, theirs).values()) | {n for n, (name, _) in enumerate(theirs) if name in dict(mine)}
+            told = [f"gets no {name}, as a's does" for n, (name, _) in enumerate(theirs) if n not in known]
             states.setdefault(match.b, []).extend(line for line in told if line not in states.get(match.b, ()))
     return list(_points(calls, tape, low, *wide, torch.finfo(precision).eps))
 

@@ -53,6 +53,9 @@ class Token(Row):
         apart = [abs(row.logprob_a - row.logprob_b) for row in rows]
         worst = max(range(len(rows)), key=apart.__getitem__)
         row = rows[worst]
+        if not apart[worst]:
+            yield "tokens: the log probabilities are the same"
+            return
         yield (
             f"tokens: log probabilities {sum(apart) / len(apart):.1e} apart on average, most {apart[worst]:.1e}, of "
             f"token {row.token} at {row.sequence}, {row.position}"
