@@ -129,13 +129,15 @@ def test_a_product_is_that_of_the_rounded_operands(way, name):
     ],
     ids=["Conv1d", "Conv2d", "Conv3d", "ConvTranspose2d"],
 )
-@pytest.mark.parametrize("name", ["mxfp8", "nvfp4", "int8"])
+@pytest.mark.parametrize("name", ["mxfp8", "nvfp4", "int8", "fp8:row"])
 def test_a_convolution_sums_over_channels(layer, shape, axis, name):
     torch.manual_seed(0)
     model, x, to = layer(), torch.randn(*shape), format_of(name)
     low = compare(model, x, format=name).keep(error=10.0).apply(copy.deepcopy(model))
+    rows = model.weight.detach().movedim(axis, -1)  # by outputs; a scale for a row is one for all places of the kernel
+    shaped = rows.flatten(1) if to.block == (1, 0) else rows
     with torch.no_grad():
-        model.weight.copy_(rounded(model.weight.detach(), to, axis, "weight"))
+        model.weight.copy_(rounded(shaped, to, -1, "weight").view(rows.shape).movedim(-1, axis))
     expected = model(rounded(x, to, 1) if to.activations else x)
     assert torch.allclose(low(x), expected, rtol=1e-4, atol=1e-5)
 
@@ -490,6 +492,26 @@ def test_the_average_of_bits_is_kept(bits):
     assert kept.error <= result.error
 
 
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 2),
+        lambda: nn.MultiheadAttention(64, 4, batch_first=True),
+    ],
+    ids=["TransformerEncoder", "MultiheadAttention"],
+)
+def test_a_layer_that_would_be_one_kernel_rounds_in_every_mode(make, mode):
+    torch.manual_seed(0)
+    model, x = make().eval(), torch.randn(2, 8, 64)
+    args = (x, x, x) if isinstance(model, nn.MultiheadAttention) else (x,)
+    kept = compare(model, args, format="nvfp4").keep(error=10.0)
+    low = kept.apply(copy.deepcopy(model))
+    with mode():
+        one, other = (out[0] if isinstance(out, tuple) else out for out in (low(*args), model(*args)))
+    assert apart(one, other) == pytest.approx(kept.error, rel=0.1)
+
+
 def test_the_choice_for_an_average_is_nearly_the_best_of_all():
     """By shares alone it is 4 % worse for one of these averages: errors of layers take each other back."""
     model, x = mlp(3, 128, 16), batch(64, 128)
@@ -716,6 +738,12 @@ NAMES = "use fp8, fp8:row, fp8:block, mxfp8, mxfp6, mxfp4, nvfp4, int8, int4, tf
             lambda: compare(MODEL, X, format="mxfp8", loss=lambda out: out.sum().detach()),
             CompareError,
             "the loss does not depend on a parameter",
+        ),
+        (lambda: compare(MODEL, X, format="int4:64:32"), ValueError, "format='int4:64:32' says one thing twice: '32'"),
+        (
+            lambda: compare(MODEL, X, format="nvfp4:sr:sr"),
+            ValueError,
+            "format='nvfp4:sr:sr' says one thing twice: 'sr'",
         ),
         (lambda: compare(MODEL, X, format="mxfp8").keep(), TypeError, "keep takes error= or bits=, and got neither"),
         (

@@ -24,7 +24,8 @@ CURVE = [[4.5, 0.2], [5.0, 0.02], [6.5, 0.01], [8.25, 0.002], [32.0, 0.0]]
 def placed(**rest):
     return {
         "names": ["head", "fc"], "formats": {"a": "nvfp4", "b": "mxfp8"}, "error": 0.011, "runs": 2, "bits": 6.5,
-        "gradient": 0.03, "attention": None, "stays": {"head": "10 outputs"}, "curve": CURVE, "notes": [], **rest,
+        "gradient": 0.03, "attention": None, "stays": {"head": "10 outputs"}, "curve": CURVE, "notes": [],
+        "wide": "float32", **rest,
     }  # fmt: skip
 
 

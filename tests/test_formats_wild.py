@@ -333,3 +333,13 @@ def test_what_is_asked_for_is_reached_however_crooked_the_model_is(seed):
     for share in (0.5, 0.1, 1e-3):
         if share * result.error > 1e-5:
             assert result.keep(error=share * result.error).error <= share * result.error
+
+
+@pytest.mark.parametrize("trace", [torch.jit.trace, torch.export.export])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.jit.trace
+def test_a_graph_that_would_not_round_is_refused(trace):
+    model, x = nn.Sequential(nn.Linear(64, 64)).eval(), torch.randn(4, 64)
+    kept = dtypeguard.compare(model, x, format="nvfp4").keep(error=10.0)
+    with pytest.raises(CompareError, match="would not round: trace the model without them"):
+        trace(kept.apply(model), (x,))
+    trace(kept.remove(model), (x,))

@@ -279,7 +279,7 @@ def _compare_options(parser: argparse.ArgumentParser) -> None:
     says = "a function of the output, or of output and batch: compare the loss; with --format, its gradients, too"
     add("--loss", metavar="package.module:loss", help=says)
     says = "with --format, and --keep or --bits: write what was found for torchao, transformers, ... as JSON"
-    add("--recipe", nargs=2, metavar=("TOOL", "PATH"), help=says)
+    add("--recipe", nargs=2, action="append", default=[], metavar=("TOOL", "PATH"), help=says)
     add(
         "--max-error",
         type=float,

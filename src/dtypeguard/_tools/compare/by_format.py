@@ -43,7 +43,7 @@ class FormatSearch(Search):
         must: these modules.
     """
 
-    enough = 0.9  # shares are steadier here, and a run with rounded operands is dearer
+    enough = 1.0
     _subject: Formatted
 
     def __init__(self, subject: Formatted, found: Measured) -> None:
@@ -254,7 +254,9 @@ class FormatComparison(Comparison):
             if best is None:
                 slack *= _CAUTION**runs
         if best is None:
-            rest = ", as attention stays in it" if subject.attention else f" against {name_of(self.reference)}"
+            rest = (
+                f", as attention is in {subject.title}" if subject.attention else f" against {name_of(self.reference)}"
+            )
             raise CompareError(
                 f"keep(error={error:g}) cannot be reached: with all layers in {self.wide} the error is "
                 f"{percent(found)}{rest}"

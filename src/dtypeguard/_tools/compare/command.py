@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     """
     try:
         try_files(options, "json", "html")
-        wanted = _recipe(options)
+        wanted = [_recipe(options, tool, path) for tool, path in options.recipe]
         for name, what in (("keep", "the error"), ("bits", "the average")):
             if (value := getattr(options, name)) is not None and not value > 0:
                 raise ValueError(f"--{name} {value}: {what} must be positive")
@@ -42,12 +42,11 @@ def run(options: argparse.Namespace) -> int:
     if isinstance(kept, CompareError):
         print(kept, file=sys.stderr)
         raise Failed(str(kept).partition("\n")[0])
-    if wanted is not None:
-        tool, path = wanted
+    for tool, path in wanted:
         write(path, json.dumps(kept.to_recipe(tool), indent=1) + "\n")
     left = result.error if kept is None else kept.error
     if options.max_error is not None and not left <= options.max_error:
-        where = "" if kept is None else f" with what is kept in {result.wide}"
+        where = "" if kept is None or not kept.names else f" with what is kept in {result.wide}"
         raise Failed(
             f"{result.compared} error {percent(left)}{where} is above --max-error {percent(options.max_error)}"
         )
@@ -65,11 +64,8 @@ def _low(options: argparse.Namespace) -> dict[str, Any]:
     return {"format": tuple(options.format), "loss": loss, "attention": options.attention}
 
 
-def _recipe(options: argparse.Namespace) -> tuple[str, str] | None:
-    """The tool, and the path of its recipe, tried before anything runs."""
-    if options.recipe is None:
-        return None
-    tool, path = options.recipe
+def _recipe(options: argparse.Namespace, tool: str, path: str) -> tuple[str, str]:
+    """A tool, and the path of its recipe, tried before anything runs."""
     if options.keep is None and options.bits is None:
         raise Usage("--recipe needs a choice to write: add --keep ERROR or --bits BITS")
     try:

@@ -56,7 +56,7 @@ def parts_of_formats(data: dict[str, Any]) -> tuple[Any, ...]:
 def parts_of_placed(data: dict[str, Any]) -> tuple[Any, ...]:
     """What shows which formats modules go to, from `Placed.to_dict()`."""
     count = len(data["formats"])
-    return f"formats for {count} module{'s' * (count != 1)}", *_placed_parts(data, "the model's dtype")
+    return f"formats for {count} module{'s' * (count != 1)}", *_placed_parts(data, data["wide"])
 
 
 def _placed_parts(placed: dict[str, Any], wide: str) -> Iterator[Any]:

@@ -36,7 +36,7 @@ class Placed(Drawn):
         runs: how many such runs it took.
         bits: of a weight of a matrix product, on average, with the scales; of those that stay, those of their dtype.
         gradient: the error of the gradients of all parameters, with `loss=`; else None.
-        attention: whether attention's own products are rounded too.
+        attention: the format in which attention's own products are; None where they are not rounded.
         stays: those of `names` that no search has chosen: the format refuses them, or they are routers.
         curve: bits of a weight, and the errors that are expected of the best choice with so many.
         notes: what limits the result.
@@ -118,7 +118,8 @@ class Placed(Drawn):
             name: its name in `named_modules()`.
 
         Returns:
-            True for a linear layer with a format that is more than a cast, as to bfloat16.
+            True for a linear layer with a format of 8 bits or fewer; False with "bf16", "fp16" and "tf32", which are
+            casts, and for classes other than `nn.Linear`, which these tools do not take.
 
         Raises:
             ValueError: for several such formats, which one filter cannot tell apart.
@@ -133,7 +134,7 @@ class Placed(Drawn):
         if len(scaled) > 1:
             told = " and ".join(sorted(scaled))
             raise ValueError(f'filter: layers go to {told}, and a filter is for one: use `to_recipe("torchao")`')
-        return isinstance(module, nn.Linear) and self.formats.get(name) in (scaled or {*self.formats.values()})
+        return isinstance(module, nn.Linear) and self.formats.get(name) in scaled
 
     def to_recipe(self, tool: str) -> dict[str, Any]:
         """The same for a tool that makes it real, as the plain data that this tool loads.

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.overrides import BaseTorchFunctionMode
 
 from ..._core.base.compiler import unseen
+from ..._core.base.errors import CompareError
 from ..._core.base.patches import Patches
 from .products import Products
 from .table import Format
@@ -48,7 +50,11 @@ class _Emulation:
                 return
             running.on = True
             try:
-                with apart() if self.attention is not None else contextlib.nullcontext(), self._products().on():
+                with contextlib.ExitStack() as stack:
+                    if self.attention is not None:
+                        stack.enter_context(apart())
+                    stack.enter_context(self._products().on())
+                    stack.enter_context(BaseTorchFunctionMode())  # beside one, a whole layer is not one kernel
                     yield
             finally:
                 running.on = False
@@ -73,7 +79,17 @@ class _Rounded:
     def __wrapped__(self) -> Any:
         return types.MethodType(type(self.module).forward, self.module) if self.own is None else self.own
 
+    @property
+    def __code__(self) -> types.CodeType:  # which torch.export reads
+        code: types.CodeType = self.__wrapped__.__code__
+        return code
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.jit.is_tracing() or torch.compiler.is_exporting():
+            raise CompareError(
+                "the formats that `apply` put on this model are emulated, and a graph that is traced or exported would "
+                "not round: trace the model without them, after kept.remove(model)"
+            )
         with self.emulation.inside(self.name):
             return self.__wrapped__(*args, **kwargs)
 

@@ -18,7 +18,7 @@ from ..._engine.operands import native, operands
 from ..._engine.ops import Operator, operator_of
 from .origins import Marks, Origins
 from .rounding import rounded
-from .table import Format
+from .table import WHOLE, Format
 
 # The places of both operands of a product, and the axes along which it sums.
 _PRODUCTS: dict[str, tuple[int, int, int, int]] = {
@@ -155,7 +155,8 @@ class Products(Mode):
         if to is not None:
             args = list(args)
             args[first] = self._operand(one, to, axis, groups, self._role(one, back), back)
-            args[second] = self._operand(two, to, other, groups if other == 0 else 1, self._role(two, back), back)
+            role, kernel = self._role(two, back), op.name == "convolution"
+            args[second] = self._operand(two, to, other, groups if other == 0 else 1, role, back, kernel)
         out = op.func(*args, **kwargs)
         if back:
             return out
@@ -215,7 +216,9 @@ class Products(Mode):
             return "weight"
         return "activation" if not back or self._activations.get(tensor) is not None else "gradient"
 
-    def _operand(self, tensor: Tensor, to: Format, axis: int, groups: int, role: str, back: bool) -> Tensor:
+    def _operand(
+        self, tensor: Tensor, to: Format, axis: int, groups: int, role: str, back: bool, kernel: bool = False
+    ) -> Tensor:
         """An operand as a format has it."""
         if not to.activations:
             if role != "weight":
@@ -226,17 +229,22 @@ class Products(Mode):
             if role == "activation" and not back and not to.stochastic and not once.is_inference():
                 found = self._last.of(once, (to, axis, groups), lambda: self._rounded(once, to, axis, groups, role))
             else:
-                found = self._rounded(once, to, axis, groups, role)
+                found = self._rounded(once, to, axis, groups, role, kernel)
         if self._told is not None and not back:
             self._told.rounded(once, found, role == "weight")
         return found.expand(tensor.shape)
 
-    def _rounded(self, tensor: Tensor, to: Format, axis: int, groups: int, role: str) -> Tensor:
+    def _rounded(self, tensor: Tensor, to: Format, axis: int, groups: int, role: str, kernel: bool = False) -> Tensor:
         noise = self._noise(tensor.device) if to.stochastic else None
-        if groups == 1:
-            return rounded(tensor, to, axis, role, noise)
-        parts = torch.unflatten(tensor, axis, (groups, -1))
-        return rounded(parts, to, axis + 1, role, noise).flatten(axis, axis + 1)
+        parts = torch.unflatten(tensor, axis, (groups, -1)) if groups > 1 else tensor
+        along = axis + 1 if groups > 1 else axis
+        if kernel and to.block == (1, WHOLE):  # a row of a convolution's matmul has all places of its kernel
+            rows = parts.movedim(along, -1)
+            whole = rounded(rows.flatten(2 if groups > 1 else 1), to, -1, role, noise)
+            found = whole.view(rows.shape).movedim(-1, along)
+        else:
+            found = rounded(parts, to, along, role, noise)
+        return found.flatten(axis, axis + 1) if groups > 1 else found
 
     def _attend(self, op: Operator, args: Any, kwargs: Any) -> Any:
         """Attention in one kernel, by its two products; what the kernel gives besides is its own."""
@@ -274,7 +282,7 @@ class Products(Mode):
 
         axis = 1 if turned else 0
         out = self._operand(gradient, to, 1, groups, "gradient", True)
-        wide = self._operand(weight, to, axis, 1 if axis else groups, "weight", True)
+        wide = self._operand(weight, to, axis, 1 if axis else groups, "weight", True, True)
         return (
             part(0, out, given, wide),
             part(1, self._places(gradient, to, "gradient"), self._places(given, to, "activation"), weight),

@@ -143,7 +143,9 @@ def format_of(value: object) -> Format:
         near = [_MEANT[name]] if name in _MEANT else difflib.get_close_matches(name, FORMATS, 1)
         meant = f" (did you mean {near[0]!r}?)" if near else ""
         raise ValueError(f"compare: format={str(value)!r} is unknown{meant}: use {', '.join(FORMATS)}")
-    for option in options:
+    for number, option in enumerate(options):
+        if option in options[:number] or (option.isdecimal() and any(map(str.isdecimal, options[:number]))):
+            raise ValueError(f"compare: format={str(value)!r} says one thing twice: {option!r}")
         row = _with_option(row, option, str(value))
     return replace(row, name=":".join((name, *options)))
 
