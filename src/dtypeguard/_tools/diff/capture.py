@@ -193,8 +193,8 @@ def _passage(row: dict[str, Any]) -> tuple[Key, Passage]:
 
     key = (row["key"][0], row["key"][1])
     parent = None if row["parent"] is None else (row["parent"][0], row["parent"][1])
-    (ulps, coarse), (ulps_out, coarse_out) = row["bounds"]
-    bounds = (ulps, coarse), (ulps_out, coarse_out)
+    (ulps, narrow), (ulps_out, narrow_out) = row["bounds"]
+    bounds = (ulps, narrow), (ulps_out, narrow_out)
     return key, Passage(key, parent, row["site"], named("inputs"), named("outputs"), bounds, tuple(row["times"]))
 
 
@@ -259,9 +259,9 @@ def _points(a: Recorded, b: Recorded, calls: Calls) -> list[Point]:
                 truth = next((t for t in wide if t is not None), low[0].double())
                 whole = truth if wide[0] is None else wide[0], truth if wide[1] is None else wide[1]
                 count = len(low[0])
-                ulps, coarse = map(max, zip(its.bounds[place], mine.bounds[place], strict=True))
+                ulps, narrow = map(max, zip(its.bounds[place], mine.bounds[place], strict=True))
                 point = point_of(
-                    low, (whole[0][:count], whole[1][:count]), ulps, max(coarse, _EPS), key=key, site=mine.site,
+                    low, (whole[0][:count], whole[1][:count]), ulps, _EPS, narrow, key=key, site=mine.site,
                     match=calls[mine.parent][0] if place == 0 and mine.parent is not None else match,
                     before=f"{key[0]}({name})" if place == 0 else "",
                 )  # fmt: skip

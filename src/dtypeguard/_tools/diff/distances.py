@@ -137,11 +137,17 @@ def verdict_of(differs: bool, side: str) -> Verdict:
     return "a rounds worse" if side == "a" else "b rounds worse" if side == "b" else "rounding"
 
 
-def bound(errors: tuple[float, float], floors: tuple[float, float], ulps: float, eps: float) -> float:
+def amplification(errors: tuple[float, float], floors: tuple[float, float]) -> float:
+    """What a program makes of one rounding, as it does in the dtype in which it runs: the error there, in roundings."""
+    return max(1.0, *(min(e / u, 1 / u) for e, u in zip(errors, floors, strict=True) if u), 1.0)
+
+
+def bound(
+    errors: tuple[float, float], floors: tuple[float, float], ulps: float, eps: float, narrow: float = 0.0
+) -> float:
     """How far two results may be apart in a wide dtype by rounding only.
 
-    Each operation rounds as often as its sums are long, and these roundings add up to `ulps`; how much the program
-    makes of one rounding is what it makes of it in the dtype in which it runs: the error there, in roundings.
+    Each operation rounds as often as its sums are long, and these roundings add up to `ulps`; values that came in a
+    narrower dtype have lost `narrow` before.
     """
-    made = (min(e / u, 1 / u) for e, u in zip(errors, floors, strict=True) if u)
-    return max(1.0, *made, 1.0) * ulps * eps / 2
+    return amplification(errors, floors) * (ulps * eps / 2 + narrow)

@@ -1,6 +1,7 @@
 """Both programs run, as they are and in float64, and are compared wherever both have the same tensor."""
 
 import itertools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,12 +11,13 @@ from torch import Tensor
 
 from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
-from .distances import bound, counted, distance, roundings, roundoff, units, worse
+from .distances import amplification, bound, counted, distance, roundings, roundoff, units, worse
 from .match import Calls, Match, Model, Names, matched
 from .side import ROOT, Given, Side, Values
-from .tape import Key, Named, Tape, paired
-from .wide import Wide
+from .tape import Key, Named, Tape, is_dense, paired
+from .wide import Wide, digest
 
+_NUMBER = re.compile(r"\d+")
 WHOLE: Calls = {ROOT: (Match("", ("",), ""), (ROOT,))}  # two programs that stand for each other
 
 
@@ -33,6 +35,7 @@ class Point:
         errors: the distances of a and b, as they are, to float64.
         roundings: how many roundings of each number these are.
         distance: between a and b as they are.
+        undone: whether this module, or one around it, gives the same in float64 where both run on their own inputs.
     """
 
     match: Match
@@ -44,16 +47,17 @@ class Point:
     errors: tuple[float, float]
     roundings: tuple[float, float]
     distance: float
+    undone: bool = False
 
     @property
     def differs(self) -> bool:
         """Whether more than rounding differs."""
-        return not self.apart <= self.bound
+        return not self.undone and not self.apart <= self.bound
 
     @property
     def worse(self) -> str:
         """Which of the two rounds worse, or nothing."""
-        return "" if self.differs else worse(*self.roundings)
+        return worse(*self.roundings) if self.apart <= self.bound else ""
 
 
 @dataclass
@@ -104,11 +108,14 @@ def measure(a: Side, b: Side, names: Names) -> Found:
     values: tuple[Values, Values] = {}, {}
     states: dict[str, list[str]] = {}
     loose: tuple[list[str], ...] = [], []
+    tables = 0.0
     if a.model is not None and b.model is not None:
         models = Model.of(a.model, tapes[0].passages), Model.of(b.model, tapes[1].passages)
         calls = matched(*models, names)
         alone = unmatched(*models, calls)
-        loose = tuple([path for path in own if model.shapes[path]] for own, model in zip(alone, models, strict=True))
+        held = [_digests(model) for model in models]
+        loose = tuple(_loose(*pair, other) for *pair, other in zip(alone, models, reversed(held), strict=True))
+        tables = max((_tables(*pair) for pair in zip((a, b), reversed(held), strict=True)), default=0.0)
         states = _compare_weights(*models, {match for match, _ in calls.values()}, values)
     growth = dict(_growth(calls, *tapes))
     tapes[1].passages.clear()
@@ -117,11 +124,11 @@ def measure(a: Side, b: Side, names: Names) -> Found:
     points: list[Point] = []
     if modules:
         try:
-            points = _on_inputs_of_a(sides, calls, tapes[0], values, precision, states)
+            points = _on_inputs_of_a(sides, calls, tapes[0], values, precision, states, tables)
             fused = _fused_calls(calls, points, free, b, loose)
             if fused:  # modules that compute different things but together give the same result
                 calls = {key: call for key, call in calls.items() if key not in fused}
-                points = _on_inputs_of_a(sides, calls, tapes[0], values, precision, states)
+                points = _on_inputs_of_a(sides, calls, tapes[0], values, precision, states, tables)
             around = {calls[parent][0].b for parent in fused.values()} | _around_unmatched(calls, loose)
             for point in points:
                 if point.match.b in around:  # fused weights carry one extra rounding: smaller differences say nothing
@@ -134,6 +141,10 @@ def measure(a: Side, b: Side, names: Names) -> Found:
         points = list(_points(calls, Tape({ROOT: a.whole(outs[0])}), Tape({ROOT: b.whole(outs[1])}), *free,
                               torch.finfo(precision).eps))  # fmt: skip
     ends = [[t for _, t in tape.passages[ROOT].outputs] for tape in free]
+    made = max(_amplification(side, out, end) for side, out, end in zip(sides, outs, ends, strict=True))
+    if undone := _undo(points, calls, free, made * torch.finfo(precision).eps / 2):
+        told = ", ".join(undone[:3]) + ", ..." * (len(undone) > 3)
+        notes.append(f"{len(undone)} modules compute something else that what is around them makes up for: {told}")
     reference = ends[any(point.differs for point in points)]
     errors = between(outs[0], ends[0]), between(outs[1], reference)
     unit = units_of(outs, ends[0])
@@ -168,10 +179,20 @@ def _on_own_inputs(
 def _wide(sides: tuple[Side, Side], values: tuple[Values, Values], precision: torch.dtype, calls: Calls,
           tape: Tape | None) -> tuple[Tape, Tape]:  # fmt: skip
     """What both programs do in a wide dtype, on their own inputs or on those of a tape of a's."""
-    made = Tape(), Tape()
+    made, seen = (Tape(), Tape()), []
     each = zip(sides, made, values, paths_of(calls), _overrides(calls, tape), strict=True)
     for side, one, held, paths, given in each:
-        side.run(side.wide(precision, held), one, paths, given, Wide(precision, apart=tape is not None))
+        mode = Wide(precision, apart=tape is not None, digests=side.model is None)
+        side.run(side.wide(precision, held), one, paths, given, mode)
+        own = () if side.model is None else (*side.model.parameters(), *side.model.buffers())
+        seen.append(
+            mode.seen | {digest(t): 0.0 for t in own if is_dense(t)} if None in [s.model for s in sides] else {}
+        )
+    for side, one, mine, others in zip(sides, made, seen, reversed(seen), strict=True):
+        if side.model is None:  # what both functions read has lost the same in both
+            passage = one.passages[ROOT]
+            narrow = sum(changed for key, changed in mine.items() if key not in others)
+            passage.bounds = ((passage.bounds[1][0], narrow),) * 2
     return made
 
 
@@ -194,7 +215,7 @@ def _overrides(calls: Calls, tape: Tape | None) -> tuple[Given, Given]:
 
 
 def _on_inputs_of_a(sides: tuple[Side, Side], calls: Calls, tape: Tape, values: tuple[Values, Values],
-                    precision: torch.dtype, states: dict[str, list[str]]) -> list[Point]:  # fmt: skip
+                    precision: torch.dtype, states: dict[str, list[str]], tables: float) -> list[Point]:  # fmt: skip
     """Both programs with a's tensors."""
     low = Tape()
     sides[1].run(sides[1].copy(), low, paths_of(calls)[1], _overrides(calls, tape)[1])
@@ -205,7 +226,68 @@ def _on_inputs_of_a(sides: tuple[Side, Side], calls: Calls, tape: Tape, values: 
             known = set(paired(mine, theirs).values()) | {n for n, (name, _) in enumerate(theirs) if name in dict(mine)}
             told = [f"gets no {name}, as a's does" for n, (name, _) in enumerate(theirs) if n not in known]
             states.setdefault(match.b, []).extend(line for line in told if line not in states.get(match.b, ()))
-    return list(_points(calls, tape, low, *wide, torch.finfo(precision).eps))
+    return list(_points(calls, tape, low, *wide, torch.finfo(precision).eps, tables))
+
+
+def _amplification(side: Side, outputs: list[Tensor], wide: list[Tensor]) -> float:
+    """What the whole program makes of one rounding."""
+    floors = [max(roundoff(t), side.spacing / 2) for t in outputs]
+    pairs = zip(outputs, wide, floors, strict=False)
+    return max((amplification((distance(t, w), 0.0), (u, 0.0)) for t, w, u in pairs if u), default=1.0)
+
+
+def _digests(model: Model) -> set[int]:
+    return {digest(tensor) for own in model.held.values() for tensor in own.values()}
+
+
+def _loose(paths: list[str], model: Model, other: set[int]) -> list[str]:
+    """Unmatched modules with weights that the other model has not got: they may be made of several."""
+    return [
+        path for path in paths
+        if model.shapes[path] and any(digest(tensor) not in other for tensor in model.weights(path).values())
+    ]  # fmt: skip
+
+
+def _tables(side: Side, other: set[int]) -> float:
+    """What rounding has changed in constants that the other model computes for itself, as a table of frequencies."""
+    held = () if side.model is None else side.model.buffers()
+    floats = (t for t in held if t.is_floating_point() and t.ndim and is_dense(t))
+    return max((roundoff(t) for t in floats if digest(t) not in other), default=0.0)
+
+
+def _undo(points: list[Point], calls: Calls, free: tuple[Tape, Tape], eps: float) -> list[str]:
+    """Mark what differs inside of a module whose results, on each program's own inputs, do not; the modules' names.
+
+    A scale may stand in weights or behind them, the channels between two layers in any order, a mask hold any number
+    that is low enough.
+    """
+    same: dict[Key, bool] = {}
+
+    def agrees(key: Key) -> bool:
+        if key not in same:
+            mine, its = free[1].passages.get(key), [free[0].passages.get(one) for one in calls[key][1]]
+            same[key] = False
+            if mine is not None and mine.outputs and its and all(its):
+                apart = _farthest(mine.outputs, expected(calls[key], free[0])[1])
+                ulps, narrow = map(max, zip(mine.bounds[1], *(one.bounds[1] for one in its if one), strict=True))
+                same[key] = apart is not None and apart <= ulps * eps + narrow
+        return same[key]
+
+    names: dict[str, None] = {}
+    for point in points:
+        key: Key | None = point.key
+        while point.differs and key is not None:
+            if key in calls and agrees(key):
+                point.undone = True
+                names[point.before or point.match.b] = None
+            passage = free[1].passages.get(key)
+            key = None if passage is None else passage.parent
+    # Behind the first module that does differ nothing gives the same; so what is undone in one layer is in all.
+    kinds, left = {_NUMBER.sub("*", name) for name in names}, [point for point in points if point.differs]
+    alike = [point for point in left if _NUMBER.sub("*", point.before or point.match.b) in kinds]
+    for point in alike if len(alike) < len(left) else ():
+        point.undone = True
+    return list(names)
 
 
 def _around_unmatched(calls: Calls, loose: tuple[list[str], ...]) -> set[str]:
@@ -288,8 +370,10 @@ def expected(call: tuple[Match, tuple[Key, ...]], tape: Tape) -> tuple[Named, Na
     return first.inputs, [("result", whole[..., match.channels.to(whole.device)])]
 
 
-def _points(calls: Calls, a: Tape, b: Tape, wide_a: Tape, wide_b: Tape, eps: float) -> Iterator[Point]:
-    """All places at which both have the same tensor, in b's order."""
+def _points(
+    calls: Calls, a: Tape, b: Tape, wide_a: Tape, wide_b: Tape, eps: float, tables: float = 0.0
+) -> Iterator[Point]:
+    """All places at which both have the same tensor, in b's order; `tables` is what rounding changed in constants."""
     found: list[tuple[int, Point]] = []
     for key, call in calls.items():
         low, wide, reference = b.passages.get(key), wide_b.passages.get(key), wide_a.passages.get(call[1][0])
@@ -300,30 +384,31 @@ def _points(calls: Calls, a: Tape, b: Tape, wide_a: Tape, wide_b: Tape, eps: flo
             if place == 0 and low.parent not in calls:
                 continue
             owner = calls[low.parent][0] if place == 0 and low.parent is not None else call[0]
-            ulps, coarse = map(max, zip(reference.bounds[place], wide.bounds[place], strict=True))
+            ulps, narrow = map(max, zip(reference.bounds[place], wide.bounds[place], strict=True))
             seconds, others = dict(x_b), dict(y_b)
             for name, number in paired(x_b, mine[place]).items():
                 other = others.get(name)
                 truth = truths[place][number][1] if number < len(truths[place]) else None
                 if truth is None or other is None or other.numel() != truth.numel():
                     continue
-                least = max(coarse, eps)
                 point = point_of(
-                    (mine[place][number][1], seconds[name]), (truth, other), ulps, least,
+                    (mine[place][number][1], seconds[name]), (truth, other), ulps, eps, narrow + tables,
                     match=owner, key=key, before=f"{key[0]}({name})" if place == 0 else "", site=low.site,
                 )  # fmt: skip
                 found.append((low.times[place], point))
     yield from (point for _, point in sorted(found, key=lambda one: one[0]))
 
 
-def point_of(low: tuple[Tensor, Tensor], wide: tuple[Tensor, Tensor], ulps: float, eps: float, **where: Any) -> Point:
+def point_of(
+    low: tuple[Tensor, Tensor], wide: tuple[Tensor, Tensor], ulps: float, eps: float, narrow: float, **where: Any
+) -> Point:
     """A point from the tensors of a and b, as they are and in a wide dtype."""
     truth = wide[0]
     errors = distance(low[0], truth), distance(low[1], wide[1], truth)
     return Point(
         **where,
         apart=distance(wide[1], truth),
-        bound=bound(errors, (roundoff(low[0]), roundoff(low[1])), ulps, eps),
+        bound=bound(errors, (roundoff(low[0]), roundoff(low[1])), ulps, eps, narrow),
         errors=errors,
         roundings=counted(errors, truth, low),
         distance=distance(low[1], low[0], truth),

@@ -168,5 +168,5 @@ class Side:
 
     def whole(self, out: list[Tensor], wide: Wide | None = None) -> Passage:
         """The passage of a program whose modules are not listened to."""
-        made = (1.0, 0.0) if wide is None else (wide.ulps[-1], wide.coarse[-1])
+        made = (1.0, 0.0) if wide is None else (wide.ulps[-1], wide.narrow[-1])
         return Passage(ROOT, None, "", [], [(f"result[{n}]", t.detach()) for n, t in enumerate(out)], (made, made))

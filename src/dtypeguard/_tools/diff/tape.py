@@ -39,7 +39,8 @@ class Passage:
         outputs: those that it returned.
         parent: the call of the module in which it was called.
         site: the line that calls it.
-        bounds: of inputs and outputs, in a wide run: the roundings that they may differ by, and the coarsest spacing.
+        bounds: of inputs and outputs, in a wide run: the roundings that they may differ by, and what narrow
+            values had lost before.
         times: when it was entered and left.
         grads: the gradients of inputs (0) and outputs (1), by their names, where there is a backward.
         followed: the inputs and outputs that a gradient may come to.
@@ -213,7 +214,7 @@ class Wires:
         return self._time
 
     def _bound(self) -> tuple[float, float]:
-        return (1.0, 0.0) if self._wide is None else (self._wide.ulps[-1], self._wide.coarse[-1])
+        return (1.0, 0.0) if self._wide is None else (self._wide.ulps[-1], self._wide.narrow[-1])
 
 
 def version_of(tensor: Tensor) -> int:

@@ -20,27 +20,31 @@ class Wide(Mode):
     Attributes:
         ulps: how many roundings the operations of the innermost module have added up to: by each operation the length
             of its sums. https://doi.org/10.1137/1.9780898718027, section 3.1
-        coarse: the spacing at 1 of narrow values that took part and have digits to lose; one for each module.
+        narrow: what rounding has changed in narrow values that took part and have digits to lose, added up; one for
+            each module.
+        seen: the same by the digest of the value, where these are wanted.
     """
 
-    def __init__(self, dtype: torch.dtype, apart: bool = True) -> None:
+    def __init__(self, dtype: torch.dtype, apart: bool = True, digests: bool = False) -> None:
         super().__init__()
         self.dtype: torch.dtype = dtype
         self._apart = apart
         self.eps: float = torch.finfo(dtype).eps
         self.ulps: list[float] = [1.0]
-        self.coarse: list[float] = [self.eps]
+        self.narrow: list[float] = [0.0]
+        self._digests = digests
+        self.seen: dict[int, float] = {}
 
     def enter(self) -> None:
         """A module begins; where modules run on each other's results, it goes on with their roundings."""
         self.ulps.append(1.0 if self._apart else self.ulps[-1])
-        self.coarse.append(self.eps if self._apart else self.coarse[-1])
+        self.narrow.append(0.0 if self._apart else self.narrow[-1])
 
     def leave(self) -> None:
         """A module ends."""
-        ulps, coarse = self.ulps.pop(), self.coarse.pop()
+        ulps, narrow = self.ulps.pop(), self.narrow.pop()
         if not self._apart:
-            self.ulps[-1], self.coarse[-1] = ulps, max(coarse, self.coarse[-1])
+            self.ulps[-1], self.narrow[-1] = ulps, narrow
 
     def wider(self, dtype: torch.dtype) -> torch.dtype:
         """What stands for a dtype here."""
@@ -55,7 +59,11 @@ class Wide(Mode):
         if not isinstance(value, Tensor) or (wide := self.wider(value.dtype)) is value.dtype:
             return value
         if not (value.to(torch.bfloat16) == value).all():  # one of few digits has lost none
-            self.coarse[-1] = max(self.coarse[-1], torch.finfo(value.dtype).eps)
+            changed = torch.finfo(value.dtype).eps / 2
+            self.narrow[-1] += changed
+            if self._digests:
+                key = digest(value)
+                self.seen[key] = self.seen.get(key, 0.0) + changed
         return value.to(wide)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -70,6 +78,12 @@ class Wide(Mode):
         out = args[written[0]] if written and row.returned[:1] == (written[0],) else tree_map(self.widened, out)
         self.ulps[-1] += length(func, given, out)
         return out
+
+
+def digest(tensor: Tensor) -> int:
+    """A number for the values of a tensor."""
+    data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+    return hash((tensor.dtype, tuple(tensor.shape), data.numpy().tobytes()))
 
 
 def length(func: Any, given: Any, out: Any) -> float:
