@@ -1,8 +1,9 @@
 """A compiled program beside itself uncompiled, and the module that the compiler makes another function of."""
 
 from collections.abc import Sequence
+from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..._core.base.modules import unwrapped, walk
 from .distances import Verdict, roundings, verdict_of, worse
@@ -12,6 +13,37 @@ from .tape import Tape
 
 # A compiler fuses and reorders, which is no more than rounding: three bits are as many as float16 has over bfloat16.
 BITS = 8.0
+
+
+def is_compiled(side: Side) -> bool:
+    """Whether a program, or a part of it, is compiled: a function by what it reads, too."""
+    code, read = getattr(side.program, "__code__", None), [side.program]
+    if side.model is None and code is not None:
+        cells = [cell.cell_contents for cell in side.program.__closure__ or () if _is_filled(cell)]
+        read += [*cells, *(side.program.__globals__.get(name) for name in code.co_names)]
+    return any(map(_compiles, read))
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def _compiles(value: Any) -> bool:
+    if not isinstance(value, nn.Module):
+        return hasattr(value, "_torchdynamo_orig_callable")
+    return any(
+        hasattr(module, "dynamo_ctx") or module._compiled_call_impl is not None
+        or hasattr(module.__dict__.get("forward"), "_torchdynamo_orig_callable")
+        for module in value.modules()
+    )  # fmt: skip
+
+
+def whole(side: Side) -> bool:
+    """Whether a model is what `torch.compile(model)` has returned: its parts can be compiled as it is."""
+    return side.compiled is not None and hasattr(side.program, "dynamo_ctx")
 
 
 class Compiled:
@@ -30,13 +62,13 @@ class Compiled:
         self._eager, self._wide = found.outputs[place], found.outputs[place + 2]
         self._unit = units_of([self._eager] * 2, self._wide)[place]
         self._least = max(between(self._eager, self._wide), self._unit)
-        self.outputs: list[Tensor] = self._run([""])
+        self.outputs: list[Tensor] = self._run([""]) if whole(side) else side.as_called()
         self.errors: tuple[float, float] = between(self._eager, self._wide), between(self.outputs, self._wide)
         later = worse(*(roundings(error, self._unit) for error in self.errors)) == "b"
         self.verdict: Verdict = verdict_of(self._wrong(self.outputs), side.name if later else "")
         if self.verdict == "rounding" and not between(self.outputs, self._eager):
             self.verdict = "same"
-        self.where: str | None = self._find_module() if self.verdict == "another function" else None
+        self.where: str | None = self._find_module() if whole(side) and self.verdict == "another function" else None
 
     def _run(self, paths: Sequence[str]) -> list[Tensor]:
         """The outputs with some modules compiled."""

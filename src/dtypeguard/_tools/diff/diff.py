@@ -18,7 +18,7 @@ from ..compare.draws import Draws
 from ..compare.subject import Loss
 from .backward import Gradient, gradients
 from .capture import Recorded, load, part, recorded, save
-from .compiled import Compiled
+from .compiled import Compiled, is_compiled
 from .distances import Dtypes, in_own_roundings, without_padding
 from .match import Names
 from .measure import WHOLE, Found, Point, measure
@@ -108,7 +108,7 @@ def _live(a: Side, b: Side, names: Names, dtypes: Dtypes | None) -> ProgramDiff:
         grads, behind = gradients(a, b, found.calls, found.values, found.precision)
     made = _result_of(a, b, found, behind)
     for side in (a, b):
-        if side.compiled is not None:
+        if is_compiled(side):
             compiled = Compiled(side, found)
             made.add_compiled(compiled)
             found.outputs["ab".index(side.name)] = compiled.outputs

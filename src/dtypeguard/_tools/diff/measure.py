@@ -102,7 +102,7 @@ def measure(a: Side, b: Side, names: Names) -> Found:
     sides, tapes = (a, b), (Tape(), Tape())
     modules = all(side.model is not None for side in sides)
     outs = [side.run(side.copy(), tape, None if modules else ()) for side, tape in zip(sides, tapes, strict=True)]
-    check_alike(a, b, outs)
+    notes = check_alike(a, b, outs)
     calls = WHOLE
     alone: tuple[list[str], list[str]] = [], []
     values: tuple[Values, Values] = {}, {}
@@ -119,7 +119,6 @@ def measure(a: Side, b: Side, names: Names) -> Found:
         states = _compare_weights(*models, {match for match, _ in calls.values()}, values)
     growth = dict(_growth(calls, *tapes))
     tapes[1].passages.clear()
-    notes: list[str] = []
     precision, free = _on_own_inputs(sides, values, calls if modules else {})
     points: list[Point] = []
     if modules:
@@ -142,7 +141,7 @@ def measure(a: Side, b: Side, names: Names) -> Found:
                               torch.finfo(precision).eps))  # fmt: skip
     ends = [[t for _, t in tape.passages[ROOT].outputs] for tape in free]
     made = max(_amplification(side, out, end) for side, out, end in zip(sides, outs, ends, strict=True))
-    if undone := _undo(points, calls, free, made * torch.finfo(precision).eps / 2):
+    if undone := _undo(points, calls, free, made * torch.finfo(precision).eps / 2, made * tables):
         told = ", ".join(undone[:3]) + ", ..." * (len(undone) > 3)
         notes.append(f"{len(undone)} modules compute something else that what is around them makes up for: {told}")
     reference = ends[any(point.differs for point in points)]
@@ -249,13 +248,13 @@ def _loose(paths: list[str], model: Model, other: set[int]) -> list[str]:
 
 
 def _tables(side: Side, other: set[int]) -> float:
-    """What rounding has changed in constants that the other model computes for itself, as a table of frequencies."""
+    """What rounding to float32 has changed in constants that the other model computes for itself, as frequencies."""
     held = () if side.model is None else side.model.buffers()
-    floats = (t for t in held if t.is_floating_point() and t.ndim and is_dense(t))
+    floats = (t for t in held if t.dtype is torch.float32 and t.ndim and is_dense(t))
     return max((roundoff(t) for t in floats if digest(t) not in other), default=0.0)
 
 
-def _undo(points: list[Point], calls: Calls, free: tuple[Tape, Tape], eps: float) -> list[str]:
+def _undo(points: list[Point], calls: Calls, free: tuple[Tape, Tape], eps: float, tables: float) -> list[str]:
     """Mark what differs inside of a module whose results, on each program's own inputs, do not; the modules' names.
 
     A scale may stand in weights or behind them, the channels between two layers in any order, a mask hold any number
@@ -270,7 +269,7 @@ def _undo(points: list[Point], calls: Calls, free: tuple[Tape, Tape], eps: float
             if mine is not None and mine.outputs and its and all(its):
                 apart = _farthest(mine.outputs, expected(calls[key], free[0])[1])
                 ulps, narrow = map(max, zip(mine.bounds[1], *(one.bounds[1] for one in its if one), strict=True))
-                same[key] = apart is not None and apart <= ulps * eps + narrow
+                same[key] = apart is not None and apart <= ulps * eps + narrow + tables
         return same[key]
 
     names: dict[str, None] = {}
@@ -332,8 +331,8 @@ def units_of(outs: list[list[Tensor]], wide: list[Tensor]) -> tuple[float, float
     return a, b
 
 
-def check_alike(a: Side, b: Side, outs: list[list[Tensor]]) -> None:
-    """Raise where the outputs cannot be compared."""
+def check_alike(a: Side, b: Side, outs: list[list[Tensor]]) -> list[str]:
+    """Raise where the outputs cannot be compared; what of them is not."""
     told = [", ".join(f"{name_of(t.dtype)}{list(t.shape)}" for t in out) or "no tensors" for out in outs]
     pairs = paired(*([(str(n), t) for n, t in enumerate(out)] for out in outs))
     if not pairs:
@@ -341,6 +340,12 @@ def check_alike(a: Side, b: Side, outs: list[list[Tensor]]) -> None:
             "diff: the outputs have nothing in common\n"
             f"  a, {a.title}, returns {told[0]}\n  b, {b.title}, returns {told[1]}"
         )
+    notes = []
+    if [t.shape for t in outs[0]] != [t.shape for t in outs[1]]:
+        notes.append(f"the outputs are of another structure: a returns {told[0]}, and b {told[1]}")
+    if nans := sum(int(t.isnan().sum()) for t in outs[0]):
+        notes.append(f"{nans:,} numbers of a's outputs are NaN: where b's are too, they count as equal")
+    return notes
 
 
 def between(mine: list[Tensor], other: list[Tensor]) -> float:

@@ -155,6 +155,18 @@ class Side:
             tape.passages[ROOT] = self.whole(out, wide)
         return out
 
+    def as_called(self) -> list[Tensor]:
+        """What the program itself returns, with what is compiled in it; buffers and random numbers are put back."""
+        buffers = () if self.model is None else tuple(self.model.buffers())
+        held = [buffer.detach().clone() for buffer in buffers]
+        try:
+            with torch.random.fork_rng(devices=[]):
+                return self.run(self.program, Tape(), bare=True)
+        finally:
+            with torch.no_grad():
+                for buffer, value in zip(buffers, held, strict=True):
+                    buffer.copy_(value)
+
     def _other_dtype(self) -> str:
         """What to do where the batch is of another dtype than the parameters."""
         given = {t.dtype for _, t in self.batch.tensors() if t.is_floating_point()}

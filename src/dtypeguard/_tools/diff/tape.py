@@ -26,6 +26,7 @@ from .wide import Wide
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_LARGE = 1e4  # what masks hold is larger
 Key = tuple[str, int]  # a module's path, and the number of its call
 Named = list[tuple[str, Tensor]]
 
@@ -260,14 +261,21 @@ def kind_of(tensor: Tensor) -> str:
 
 
 def paired(mine: Named, other: Named) -> dict[str, int]:
-    """Which tensor of another list stands for which of mine: by name, else in order; of one kind and size."""
+    """Which tensor of another list stands for which of mine: by name, else in order; of one kind and size.
+
+    The first arguments may have any two names; others that are named otherwise have values that are alike.
+    """
     if len(mine) == len(other) and all(_may_pair(a, b) for (_, a), (_, b) in zip(mine, other, strict=True)):
         return {name: n for n, (name, _) in enumerate(mine)}
     found, left = {}, dict(enumerate(other))
     for same in (True, False):
         for name, tensor in mine:
             if name not in found:
-                fits = (n for n, (its, b) in left.items() if _may_pair(tensor, b) and (its == name or not same))
+                first = name == mine[0][0]
+                fits = (
+                    n for n, (its, b) in left.items()
+                    if _may_pair(tensor, b) and (its == name or (not same and ((first and not n) or _alike(tensor, b))))
+                )  # fmt: skip
                 if (place := next(fits, None)) is not None:
                     found[name] = place
                     del left[place]
@@ -276,6 +284,16 @@ def paired(mine: Named, other: Named) -> dict[str, int]:
 
 def _may_pair(a: Tensor, b: Tensor) -> bool:
     return kind_of(a) == kind_of(b) and a.numel() == b.numel() and _packed(a) == _packed(b)
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are nearer to each other than to zero; what masks hold is what masks hold."""
+    x, y = (
+        torch.view_as_real(t) if t.is_complex() else t
+        for t in (one.detach().cpu().reshape(b.shape) for one in (a, b))
+    )  # fmt: skip
+    x, y = (t.double().nan_to_num().clamp(-_LARGE, _LARGE) for t in (x, y))
+    return bool(torch.linalg.vector_norm(x - y) <= torch.linalg.vector_norm(y))
 
 
 def _packed(tensor: Tensor) -> list[int]:
