@@ -12,7 +12,8 @@ from ..._core.base.modules import inside, unwrapped
 from ..._show.result import Row
 from .distances import bound, counted, distance, roundoff, verdict_of, worse
 from .match import Calls, Match
-from .measure import Point, paths_of
+from .measure import paths_of
+from .points import Point
 from .side import Side, Values
 from .tape import Key, Passage, Tape, paired
 from .wide import Wide

@@ -19,7 +19,8 @@ from ..._show.files import write
 from ..compare.subject import REFUSALS
 from .distances import distance
 from .match import Calls, Model, Names, matched
-from .measure import Found, Point, point_of, unmatched
+from .measure import Found, unmatched
+from .points import Point, point_of
 from .side import ROOT, Side
 from .tape import Key, Named, Passage, Tape, kind_of, paired
 from .wide import Wide

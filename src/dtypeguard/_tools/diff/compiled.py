@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from ..._core.base.modules import unwrapped, walk
 from .distances import Verdict, roundings, verdict_of, worse
-from .measure import Found, between, units_of
+from .measure import Found
+from .points import between, units_of
 from .side import Side
 from .tape import Tape
 

@@ -1,5 +1,7 @@
 """`diff`: where two programs part, and whether it matters."""
 
+import itertools
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +23,8 @@ from .capture import Recorded, load, part, recorded, save
 from .compiled import Compiled, is_compiled
 from .distances import Dtypes, in_own_roundings, without_padding
 from .match import Names
-from .measure import WHOLE, Found, Point, measure
+from .measure import WHOLE, Found, measure
+from .points import Point
 from .result import ProgramDiff, rows_of
 from .side import Side
 from .tape import Tape
@@ -37,7 +40,7 @@ def diff(a: Any, b: Any, /, batch: Any, *, names: Names = None, loss: Callable[.
     Each module of b runs on what the module of a got that it stands for, so a difference is seen where it is added. It
     runs in float64 too: what still differs there is another function, however small; what is equal there is rounding,
     and the distance to float64 says who rounds worse. Copies of the models run: the models, the batch and the random
-    numbers of the program stay as they are.
+    numbers of the program stay as they are. A function runs itself, and what it changes outside stays changed.
 
     Args:
         a: a model, a function, or the path of a `capture` of a model.
@@ -67,6 +70,8 @@ def diff(a: Any, b: Any, /, batch: Any, *, names: Names = None, loss: Callable[.
     given, draws, own = batch_of(batch, "diff"), Draws(), _loss(loss)
     mask = _mask(given)
     with torch.inference_mode(False), task("diff"), without_padding(mask):
+        if isinstance(a, str | os.PathLike) and listed(a) is not None:
+            raise TypeError(f"diff: {a} holds log probabilities, which come second: diff(model, {str(a)!r}, batch)")
         first = _side("a", a, given, draws, own)
         probabilities = listed(b) if isinstance(b, str | os.PathLike) else None
         if probabilities is not None:
@@ -112,7 +117,8 @@ def _live(a: Side, b: Side, names: Names, dtypes: Dtypes | None) -> ProgramDiff:
             compiled = Compiled(side, found)
             made.add_compiled(compiled)
             found.outputs["ab".index(side.name)] = compiled.outputs
-    made.gradients, made.tokens = grads, _tokens(found, a.batch)
+    made.add_gradients(grads)
+    made.tokens = _tokens(found, a.batch)
     return made
 
 
@@ -181,7 +187,13 @@ def _tokens(found: Found, batch: Batch) -> tuple[Token, ...]:
     if len(known) != 4 or any(one is None for one in known):
         return ()
     low_a, low_b, wide_a, wide_b = (out[one[0]] for out, one in zip(found.outputs, known, strict=True) if one)
-    return tokens_of((low_a, low_b), (wide_a, wide_b), known[0][1]) if low_a.shape == low_b.shape and known[0] else ()
+    if low_a.shape != low_b.shape or not known[0]:
+        return ()
+    tokens, mask = tokens_of((low_a, low_b), (wide_a, wide_b), known[0][1]), _mask(batch)
+    if mask is None or mask.shape != known[0][1].shape:
+        return tokens
+    read = mask.bool().tolist()
+    return tuple(one for one in tokens if read[one.sequence][one.position - 1] and read[one.sequence][one.position])
 
 
 def _engine(side: Any, rows: list[list[float]], path: str) -> ProgramDiff:
@@ -199,11 +211,14 @@ def _engine(side: Any, rows: list[list[float]], path: str) -> ProgramDiff:
     place, ids = known
     tokens, error_a, error_b, unit, apart = against(rows, out[place], wide[place], ids)
     half = side.run(side.wide(torch.bfloat16, {}), Tape(), dtype=torch.bfloat16)[place]
-    verdict, counts = judged(error_a, error_b, against(rows, half, wide[place], ids)[1], unit)
+    halves, half_error, *_ = against(rows, half, wide[place], ids)
+    verdict, counts = judged((error_a, error_b), unit, tokens, half_error, halves)
     found = Found(WHOLE, [], (error_a, error_b), apart, {}, ([], []), {}, torch.float64, counts)
     found.notes.append(
         "the engine's float64 is not known: more than three bits worse than the model in bfloat16 is another function"
     )
+    if unknown := sum(map(math.isnan, itertools.chain(*rows))):
+        found.notes.append(f"{unknown} numbers in {path} are null, and were not compared")
     made = ProgramDiff((side.title, path), [], None, verdict, found)
     made.runs = side.runs, 0
     made.tokens = tokens

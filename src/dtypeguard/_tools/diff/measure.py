@@ -1,63 +1,23 @@
 """Both programs run, as they are and in float64, and are compared wherever both have the same tensor."""
 
 import itertools
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
-from .distances import amplification, bound, counted, distance, roundings, roundoff, units, worse
+from .distances import distance, roundings
 from .match import Calls, Match, Model, Names, matched
+from .points import Point, between, expected, farthest, of_other_sizes, points_of, units_of
 from .side import ROOT, Given, Side, Values
 from .tape import Key, Named, Tape, is_dense, paired
+from .undone import amplification_of, digests, loose_of, tables_of, undo
 from .wide import Wide, digest
 
-_NUMBER = re.compile(r"\d+")
 WHOLE: Calls = {ROOT: (Match("", ("",), ""), (ROOT,))}  # two programs that stand for each other
-
-
-@dataclass(slots=True)
-class Point:
-    """A place where both programs have the same tensor: what a module gets, or what it returns.
-
-    Attributes:
-        match: the modules; for what a module gets, those that call it.
-        key: the call of b.
-        before: the module that gets it, with its argument; empty for a result.
-        site: the line of b that calls the module.
-        apart: the distance of the two programs in float64.
-        bound: how far rounding takes them apart there.
-        errors: the distances of a and b, as they are, to float64.
-        roundings: how many roundings of each number these are.
-        distance: between a and b as they are.
-        undone: whether this module, or one around it, gives the same in float64 where both run on their own inputs.
-    """
-
-    match: Match
-    key: Key
-    before: str
-    site: str
-    apart: float
-    bound: float
-    errors: tuple[float, float]
-    roundings: tuple[float, float]
-    distance: float
-    undone: bool = False
-
-    @property
-    def differs(self) -> bool:
-        """Whether more than rounding differs."""
-        return not self.undone and not self.apart <= self.bound
-
-    @property
-    def worse(self) -> str:
-        """Which of the two rounds worse, or nothing."""
-        return worse(*self.roundings) if self.apart <= self.bound else ""
 
 
 @dataclass
@@ -113,9 +73,9 @@ def measure(a: Side, b: Side, names: Names) -> Found:
         models = Model.of(a.model, tapes[0].passages), Model.of(b.model, tapes[1].passages)
         calls = matched(*models, names)
         alone = unmatched(*models, calls)
-        held = [_digests(model) for model in models]
-        loose = tuple(_loose(*pair, other) for *pair, other in zip(alone, models, reversed(held), strict=True))
-        tables = max((_tables(*pair) for pair in zip((a, b), reversed(held), strict=True)), default=0.0)
+        others = digests(models[1]), digests(models[0])
+        loose = loose_of(alone[0], models[0], others[0]), loose_of(alone[1], models[1], others[1])
+        tables = max(tables_of(a, others[0]), tables_of(b, others[1]))
         states = _compare_weights(*models, {match for match, _ in calls.values()}, values)
     growth = dict(_growth(calls, *tapes))
     tapes[1].passages.clear()
@@ -137,11 +97,11 @@ def measure(a: Side, b: Side, names: Names) -> Found:
             notes.append(f"only the outputs are compared: with what a's modules return, b does not run ({told})")
     if not points:
         calls = {ROOT: calls.get(ROOT, WHOLE[ROOT])}
-        points = list(_points(calls, Tape({ROOT: a.whole(outs[0])}), Tape({ROOT: b.whole(outs[1])}), *free,
+        points = list(points_of(calls, Tape({ROOT: a.whole(outs[0])}), Tape({ROOT: b.whole(outs[1])}), *free,
                               torch.finfo(precision).eps))  # fmt: skip
     ends = [[t for _, t in tape.passages[ROOT].outputs] for tape in free]
-    made = max(_amplification(side, out, end) for side, out, end in zip(sides, outs, ends, strict=True))
-    if undone := _undo(points, calls, free, made * torch.finfo(precision).eps / 2, made * tables):
+    made = max(amplification_of(side, out, end) for side, out, end in zip(sides, outs, ends, strict=True))
+    if undone := undo(points, calls, free, made * torch.finfo(precision).eps / 2, made * tables):
         told = ", ".join(undone[:3]) + ", ..." * (len(undone) > 3)
         notes.append(f"{len(undone)} modules compute something else that what is around them makes up for: {told}")
     reference = ends[any(point.differs for point in points)]
@@ -224,69 +184,11 @@ def _on_inputs_of_a(sides: tuple[Side, Side], calls: Calls, tape: Tape, values: 
             theirs, mine = tape.passages[keys[0]].inputs, low.passages[key].inputs
             known = set(paired(mine, theirs).values()) | {n for n, (name, _) in enumerate(theirs) if name in dict(mine)}
             told = [f"gets no {name}, as a's does" for n, (name, _) in enumerate(theirs) if n not in known]
+            made, whole = low.passages[key].outputs, tape.passages[keys[0]].outputs
+            if of_other_sizes(match, made, whole):
+                told.append(f"returns {list(made[0][1].shape)}, and a's {list(whole[0][1].shape)}")
             states.setdefault(match.b, []).extend(line for line in told if line not in states.get(match.b, ()))
-    return list(_points(calls, tape, low, *wide, torch.finfo(precision).eps, tables))
-
-
-def _amplification(side: Side, outputs: list[Tensor], wide: list[Tensor]) -> float:
-    """What the whole program makes of one rounding."""
-    floors = [max(roundoff(t), side.spacing / 2) for t in outputs]
-    pairs = zip(outputs, wide, floors, strict=False)
-    return max((amplification((distance(t, w), 0.0), (u, 0.0)) for t, w, u in pairs if u), default=1.0)
-
-
-def _digests(model: Model) -> set[int]:
-    return {digest(tensor) for own in model.held.values() for tensor in own.values()}
-
-
-def _loose(paths: list[str], model: Model, other: set[int]) -> list[str]:
-    """Unmatched modules with weights that the other model has not got: they may be made of several."""
-    return [
-        path for path in paths
-        if model.shapes[path] and any(digest(tensor) not in other for tensor in model.weights(path).values())
-    ]  # fmt: skip
-
-
-def _tables(side: Side, other: set[int]) -> float:
-    """What rounding to float32 has changed in constants that the other model computes for itself, as frequencies."""
-    held = () if side.model is None else side.model.buffers()
-    floats = (t for t in held if t.dtype is torch.float32 and t.ndim and is_dense(t))
-    return max((roundoff(t) for t in floats if digest(t) not in other), default=0.0)
-
-
-def _undo(points: list[Point], calls: Calls, free: tuple[Tape, Tape], eps: float, tables: float) -> list[str]:
-    """Mark what differs inside of a module whose results, on each program's own inputs, do not; the modules' names.
-
-    A scale may stand in weights or behind them, the channels between two layers in any order, a mask hold any number
-    that is low enough.
-    """
-    same: dict[Key, bool] = {}
-
-    def agrees(key: Key) -> bool:
-        if key not in same:
-            mine, its = free[1].passages.get(key), [free[0].passages.get(one) for one in calls[key][1]]
-            same[key] = False
-            if mine is not None and mine.outputs and its and all(its):
-                apart = _farthest(mine.outputs, expected(calls[key], free[0])[1])
-                ulps, narrow = map(max, zip(mine.bounds[1], *(one.bounds[1] for one in its if one), strict=True))
-                same[key] = apart is not None and apart <= ulps * eps + narrow + tables
-        return same[key]
-
-    names: dict[str, None] = {}
-    for point in points:
-        key: Key | None = point.key
-        while point.differs and key is not None:
-            if key in calls and agrees(key):
-                point.undone = True
-                names[point.before or point.match.b] = None
-            passage = free[1].passages.get(key)
-            key = None if passage is None else passage.parent
-    # Behind the first module that does differ nothing gives the same; so what is undone in one layer is in all.
-    kinds, left = {_NUMBER.sub("*", name) for name in names}, [point for point in points if point.differs]
-    alike = [point for point in left if _NUMBER.sub("*", point.before or point.match.b) in kinds]
-    for point in alike if len(alike) < len(left) else ():
-        point.undone = True
-    return list(names)
+    return list(points_of(calls, tape, low, *wide, torch.finfo(precision).eps, tables))
 
 
 def _around_unmatched(calls: Calls, loose: tuple[list[str], ...]) -> set[str]:
@@ -318,17 +220,10 @@ def _fused_calls(calls: Calls, points: list[Point], free: tuple[Tape, Tape], b: 
         if not any(not path or one.startswith(f"{path}.") for path, own in zip(paths, loose, strict=True)
                    for one in own):  # fmt: skip
             continue
-        apart = _farthest(free[1].passages[parent].outputs, expected(calls[parent], free[0])[1])
+        apart = farthest(free[1].passages[parent].outputs, expected(calls[parent], free[0])[1])
         if apart is not None and apart <= min(point.apart, 1e3) * spacing:
             found[point.key] = parent
     return found
-
-
-def units_of(outs: list[list[Tensor]], wide: list[Tensor]) -> tuple[float, float]:
-    """What one rounding of each number makes in the outputs of both."""
-    every = [units(truth, pair) for truth, *pair in zip(wide, outs[0], outs[1], strict=False)]
-    a, b = (min((unit[side] for unit in every if unit[side]), default=0.0) for side in (0, 1))
-    return a, b
 
 
 def check_alike(a: Side, b: Side, outs: list[list[Tensor]]) -> list[str]:
@@ -348,78 +243,6 @@ def check_alike(a: Side, b: Side, outs: list[list[Tensor]]) -> list[str]:
     return notes
 
 
-def between(mine: list[Tensor], other: list[Tensor]) -> float:
-    """The largest distance of tensors of two results."""
-    return _farthest([(str(n), t) for n, t in enumerate(mine)], [(str(n), t) for n, t in enumerate(other)]) or 0.0
-
-
-def _farthest(mine: Named, other: Named) -> float | None:
-    """The largest distance of tensors that stand for each other; None if there are none."""
-    own = dict(mine)
-    return max((distance(own[name], other[n][1]) for name, n in paired(mine, other).items()), default=None)
-
-
-def expected(call: tuple[Match, tuple[Key, ...]], tape: Tape) -> tuple[Named, Named]:
-    """What a call of b is to get and to return, as a has it."""
-    match, keys = call
-    parts = [tape.passages[key] for key in keys]
-    first = parts[0]
-    if match.channels is None:
-        return first.inputs, first.outputs
-    results = [part.outputs[0][1] for part in parts if part.outputs]
-    if len(results) != len(parts) or any(r.shape[:-1] != results[0].shape[:-1] for r in results):
-        return first.inputs, []
-    whole = torch.cat(results, -1)
-    if whole.shape[-1] <= int(match.channels.max()):
-        return first.inputs, []
-    return first.inputs, [("result", whole[..., match.channels.to(whole.device)])]
-
-
-def _points(
-    calls: Calls, a: Tape, b: Tape, wide_a: Tape, wide_b: Tape, eps: float, tables: float = 0.0
-) -> Iterator[Point]:
-    """All places at which both have the same tensor, in b's order; `tables` is what rounding changed in constants."""
-    found: list[tuple[int, Point]] = []
-    for key, call in calls.items():
-        low, wide, reference = b.passages.get(key), wide_b.passages.get(key), wide_a.passages.get(call[1][0])
-        if low is None or wide is None or reference is None or any(one not in wide_a.passages for one in call[1]):
-            continue
-        mine, truths = expected(call, a), expected(call, wide_a)
-        for place, (x_b, y_b) in enumerate(((low.inputs, wide.inputs), (low.outputs, wide.outputs))):
-            if place == 0 and low.parent not in calls:
-                continue
-            owner = calls[low.parent][0] if place == 0 and low.parent is not None else call[0]
-            ulps, narrow = map(max, zip(reference.bounds[place], wide.bounds[place], strict=True))
-            seconds, others = dict(x_b), dict(y_b)
-            for name, number in paired(x_b, mine[place]).items():
-                other = others.get(name)
-                truth = truths[place][number][1] if number < len(truths[place]) else None
-                if truth is None or other is None or other.numel() != truth.numel():
-                    continue
-                point = point_of(
-                    (mine[place][number][1], seconds[name]), (truth, other), ulps, eps, narrow + tables,
-                    match=owner, key=key, before=f"{key[0]}({name})" if place == 0 else "", site=low.site,
-                )  # fmt: skip
-                found.append((low.times[place], point))
-    yield from (point for _, point in sorted(found, key=lambda one: one[0]))
-
-
-def point_of(
-    low: tuple[Tensor, Tensor], wide: tuple[Tensor, Tensor], ulps: float, eps: float, narrow: float, **where: Any
-) -> Point:
-    """A point from the tensors of a and b, as they are and in a wide dtype."""
-    truth = wide[0]
-    errors = distance(low[0], truth), distance(low[1], wide[1], truth)
-    return Point(
-        **where,
-        apart=distance(wide[1], truth),
-        bound=bound(errors, (roundoff(low[0]), roundoff(low[1])), ulps, eps, narrow),
-        errors=errors,
-        roundings=counted(errors, truth, low),
-        distance=distance(low[1], low[0], truth),
-    )
-
-
 def unmatched(a: Model, b: Model, calls: Calls) -> tuple[list[str], list[str]]:
     """The modules of a, and of b, that were called and stand for none of the other."""
     stand = {match for match, _ in calls.values()}
@@ -431,7 +254,7 @@ def unmatched(a: Model, b: Model, calls: Calls) -> tuple[list[str], list[str]]:
 
 def _growth(calls: Calls, a: Tape, b: Tape) -> Iterator[tuple[str, float]]:
     for key, call in calls.items():
-        apart = _farthest(b.passages[key].outputs, expected(call, a)[1])
+        apart = farthest(b.passages[key].outputs, expected(call, a)[1])
         if apart is not None:
             yield key[0], apart
 

@@ -13,10 +13,11 @@ from ..._core.base.frames import internal, shown
 from ..._show.result import Result, Row
 from ..._show.text import cut, wrapped
 from .backward import BACKWARD, Gradient, apart_of
-from .compiled import Compiled
+from .compiled import BITS, Compiled
 from .distances import Verdict, verdict_of, worse
 from .match import Match
-from .measure import Found, Point, between
+from .measure import Found
+from .points import Point, between
 from .tokens import Token
 from .words import count, number, short
 
@@ -107,6 +108,7 @@ class ProgramDiff(Result):
         self.unmatched: tuple[list[str], list[str]] = found.alone
         self.notes: list[str] = found.notes
         self._compiled: Compiled | None = None
+        self._behind = False  # whether the verdict is one on gradients alone
         self.gradients: tuple[Gradient, ...] = ()
         self.tokens: tuple[Token, ...] = ()
 
@@ -128,6 +130,13 @@ class ProgramDiff(Result):
         elif compiled.verdict != "same" and self.verdict == "same":
             self.verdict = compiled.verdict
 
+    def add_gradients(self, gradients: tuple[Gradient, ...]) -> None:
+        """Gradients of a loss; where nothing else says so, those of one may round worse, by more than three bits."""
+        self.gradients = gradients
+        worst = [row for row in gradients if row.verdict.endswith("worse") and _is_far(row.error_a, row.error_b)]
+        if worst and self.verdict in ("same", "rounding"):
+            self.verdict, self._behind = verdict_of(False, worst[0].verdict[0]), True
+
     @property
     def felt(self) -> bool:
         """Whether the outputs of one are further from float64 than the other's."""
@@ -146,9 +155,12 @@ class ProgramDiff(Result):
             yield f"another function: first in {first.place}"
             lacks = math.isinf(first.apart) and first.at == BACKWARD
             far = f"in float64 {number(first.apart)} apart, of which rounding explains {number(first.bound)}"
-            yield "  gradients of one of the two end there" if lacks else f"  {far}"
+            if first.bound or not math.isinf(first.apart):
+                yield "  gradients of one of the two end there" if lacks else f"  {far}"
         elif not self.order:
             yield f"{self.verdict}: of log probabilities"
+        elif self._behind:
+            yield f"{self.verdict}: in the gradients; in float64 both compute the same"
         elif self.verdict == "rounding" or first is None:
             yield f"{self.verdict}: in float64 both compute the same"
         else:
@@ -169,7 +181,7 @@ class ProgramDiff(Result):
             )
         wide = name_of(self._found.precision)
         yield (f"outputs {number(self.distance)} apart; from {wide} a {number(self.error_a)}, b {number(self.error_b)}")
-        if self.verdict.endswith("worse") and self._found.dtypes is None and not self.felt:
+        if self.verdict.endswith("worse") and not self._behind and self._found.dtypes is None and not self.felt:
             yield "the outputs do not feel it: both are as far from float64"
 
     def __str__(self) -> str:
@@ -249,6 +261,10 @@ def rows_of(
         if point is first:
             told = row
     return rows, told, verdict
+
+
+def _is_far(a: float, b: float) -> bool:
+    return max(a, b) > BITS * min(a, b)
 
 
 def _verdict(found: Found) -> tuple[Verdict, Point | None]:

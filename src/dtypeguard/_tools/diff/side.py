@@ -129,7 +129,7 @@ class Side:
         self.runs += 1
         tell(lambda: f"run {self.runs} of {self.name}")
         batch = self.batch.to((dtype or self.takes) if wide is None else wide.dtype)
-        batch = batch.map(lambda t: t.to(self.device))
+        batch = batch.map(lambda t: t.detach().to(self.device).requires_grad_(t.requires_grad))
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.set_grad_enabled(backward))
             if not bare:
@@ -141,10 +141,10 @@ class Side:
             try:
                 whole = program(*batch.args, **batch.kwargs)
                 if backward and self.loss is not None:
-                    self.loss(whole, batch).backward()
+                    self._loss_of(whole, batch, wide).backward()
                 out = [t for t in tensors_in(whole) if is_dense(t)]
             except Exception as error:
-                if wide is not None:
+                if wide is not None or isinstance(error, CompareError):
                     raise
                 raise CompareError(
                     f"{self.tool}: {self.name}, this {self.title}, does not run on the batch: "
@@ -154,6 +154,18 @@ class Side:
         if ROOT not in tape.passages:
             tape.passages[ROOT] = self.whole(out, wide)
         return out
+
+    def _loss_of(self, whole: Any, batch: Batch, wide: Wide | None) -> Any:
+        assert self.loss is not None
+        try:
+            return self.loss(whole, batch)
+        except Exception as error:
+            if wide is not None:
+                raise
+            raise CompareError(
+                f"{self.tool}: `loss` does not take what {self.name}, this {self.title}, returns: "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
     def as_called(self) -> list[Tensor]:
         """What the program itself returns, with what is compiled in it; buffers and random numbers are put back."""

@@ -127,7 +127,7 @@ class Wires:
         self._hooks = []
         for path, module in walk(model):
             name = unwrapped(path)
-            if paths is None or name in paths:
+            if (paths is None or name in paths) and not isinstance(module, torch.jit.ScriptModule):
                 before, after = self._on_call(name), self._on_return
                 self._hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
                 self._hooks.append(module.register_forward_hook(after, with_kwargs=True))

@@ -122,6 +122,8 @@ def listed(path: str | os.PathLike[str]) -> list[list[float]] | None:
     )
     if not good:
         raise ValueError(f"{path} has no log probabilities: write a list of numbers, or a list for each sequence")
+    if any(n is not None and math.isnan(n) for row in rows for n in row):
+        raise ValueError(f"{path} holds NaN, which is no log probability: write null for a token that has none")
     return [[math.nan if n is None else float(n) for n in row] for row in rows]
 
 
@@ -144,7 +146,7 @@ def against(
         )
     mine, its, once = (_logprobs(t, ids) for t in (logits, wide, wide.to(logits.dtype)))
     engine = torch.tensor([row[-(length - 1) :] for row in rows], dtype=torch.float64)
-    known = engine.isfinite()
+    known = ~engine.isnan()
     size = float(its[known].norm()) or 1.0
     pairs = (mine, its), (engine, its), (once, its), (mine, engine)
     errors = [float((t - of)[known].norm()) / size for t, of in pairs]
@@ -155,10 +157,19 @@ def against(
     return tokens, errors[0], errors[1], errors[2], errors[3]
 
 
-def judged(a: float, b: float, half: float, unit: float) -> tuple[Verdict, tuple[float, float]]:
+def judged(
+    errors: tuple[float, float], unit: float, tokens: Sequence[Token], half: float, halves: Sequence[Token]
+) -> tuple[Verdict, tuple[float, float]]:
     """The verdict on an engine whose float64 nobody knows, and the errors as roundings.
 
-    They are those of the model, of the engine, of the model in bfloat16, and of one rounding of the logits.
+    Args:
+        errors: of the model, and of the engine.
+        unit: what one rounding of the logits makes.
+        tokens: with the engine's log probabilities.
+        half: the error of the model in bfloat16.
+        halves: the tokens with its log probabilities as those of a.
     """
-    counts = roundings(a, unit), roundings(b, unit)
-    return verdict_of(b > _BITS * max(a, half), worse(*counts)), counts
+    (a, b), counts = errors, (roundings(errors[0], unit), roundings(errors[1], unit))
+    most = max((abs(one.logprob_b - one.logprob) for one in tokens), default=0.0)  # of one token
+    usual = max((abs(one.logprob_a - one.logprob) for one in (*tokens, *halves)), default=0.0)
+    return verdict_of(b > _BITS * max(a, half) or most > _BITS * usual, worse(*counts)), counts

@@ -85,7 +85,8 @@ class _Rounded:
         return code
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.jit.is_tracing() or torch.compiler.is_exporting():
+        traced: Any = torch.jit
+        if traced.is_tracing() or torch.compiler.is_exporting():
             raise CompareError(
                 "the formats that `apply` put on this model are emulated, and a graph that is traced or exported would "
                 "not round: trace the model without them, after kept.remove(model)"
