@@ -185,7 +185,7 @@ def _on_inputs_of_a(sides: tuple[Side, Side], calls: Calls, tape: Tape, values: 
             known = set(paired(mine, theirs).values()) | {n for n, (name, _) in enumerate(theirs) if name in dict(mine)}
             told = [f"gets no {name}, as a's does" for n, (name, _) in enumerate(theirs) if n not in known]
             made, whole = low.passages[key].outputs, tape.passages[keys[0]].outputs
-            if of_other_sizes(match, made, whole):
+            if of_other_sizes(match, made, whole) and not of_other_sizes(match, mine, theirs):
                 told.append(f"returns {list(made[0][1].shape)}, and a's {list(whole[0][1].shape)}")
             states.setdefault(match.b, []).extend(line for line in told if line not in states.get(match.b, ()))
     return list(points_of(calls, tape, low, *wide, torch.finfo(precision).eps, tables))

@@ -62,6 +62,7 @@ def points_of(
         if low is None or wide is None or reference is None or any(one not in wide_a.passages for one in call[1]):
             continue
         mine, truths = expected(call, a), expected(call, wide_a)
+        resized = of_other_sizes(call[0], low.inputs, mine[0])  # so are results, then
         for place, (x_b, y_b) in enumerate(((low.inputs, wide.inputs), (low.outputs, wide.outputs))):
             if place == 0 and low.parent not in calls:
                 continue
@@ -69,8 +70,9 @@ def points_of(
             ulps, narrow = map(max, zip(reference.bounds[place], wide.bounds[place], strict=True))
             seconds, others = dict(x_b), dict(y_b)
             pairs = paired(x_b, mine[place])
-            if place and not pairs and of_other_sizes(call[0], x_b, mine[place]):
-                point = Point(owner, key, "", low.site, math.inf, 0.0, (0.0, 0.0), (0.0, 0.0), math.inf)
+            if not pairs and of_other_sizes(call[0], x_b, mine[place]) and not (place and resized):
+                before = f"{key[0]}({x_b[0][0]})" if place == 0 else ""
+                point = Point(owner, key, before, low.site, math.inf, 0.0, (0.0, 0.0), (0.0, 0.0), math.inf)
                 found.append((low.times[place], point))
             for name, number in pairs.items():
                 other = others.get(name)

@@ -1,0 +1,292 @@
+"""`diff` of one function that is written in two ways, and of faults that only its caller's side shows."""
+
+import copy
+import json
+import math
+import re
+from typing import Any
+
+import diff_models as models
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import dtypeguard
+
+ANOTHER = "another function"
+
+
+class Attention(nn.Module):
+    """Attention of one head, with a mask that its caller gives."""
+
+    def __init__(self, scale: float = 0.25) -> None:
+        super().__init__()
+        self.q, self.k, self.scale = nn.Linear(16, 16), nn.Linear(16, 16), scale
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        weights: Tensor = (self.q(x) * self.scale @ self.k(x).mT + mask).softmax(-1)
+        return weights @ x
+
+
+class Block(nn.Module):
+    """A norm, attention and a perceptron; the mask holds `least` at what comes later."""
+
+    def __init__(self, least: float = -math.inf) -> None:
+        super().__init__()
+        self.norm, self.attention = nn.LayerNorm(16), Attention()
+        self.mlp = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+        self.least = least
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = torch.full((x.shape[1], x.shape[1]), self.least, dtype=x.dtype).triu(1)
+        out: Tensor = self.mlp(self.attention(self.norm(x), mask))
+        return out
+
+
+class Table(nn.Module):
+    """Angles, of frequencies that are kept in a buffer or computed."""
+
+    def __init__(self, kept: bool) -> None:
+        super().__init__()
+        self.out = nn.Linear(16, 16)
+        self.steps: Any
+        if kept:
+            self.register_buffer("steps", self.frequencies(), persistent=False)
+        else:
+            self.steps = None
+
+    def frequencies(self) -> Tensor:
+        return 1 / 10000.0 ** (torch.arange(16).float() / 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        steps = self.frequencies() if self.steps is None else self.steps
+        out: Tensor = self.out(x * (torch.arange(x.shape[1]).float()[:, None] * steps).cos())
+        return out
+
+
+def scaled(b: Block) -> None:
+    b.attention.scale = 1.0
+    b.attention.q.weight.mul_(0.25)
+    b.attention.q.bias.mul_(0.25)
+
+
+def permuted(b: Block) -> None:
+    order = torch.randperm(32)
+    b.mlp[0].weight.copy_(b.mlp[0].weight[order])
+    b.mlp[0].bias.copy_(b.mlp[0].bias[order])
+    b.mlp[2].weight.copy_(b.mlp[2].weight[:, order])
+
+
+def norm_in_weights(b: Block) -> None:
+    b.norm.weight.mul_(2)
+    b.norm.bias.mul_(2)
+    for layer in (b.attention.q, b.attention.k):
+        layer.weight.div_(2)
+    b.mlp[0].weight.div_(2)
+
+
+def least(b: Block) -> None:
+    b.least = -1e30
+
+
+def eps(b: Block) -> None:
+    b.norm.eps = 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("change", [scaled, permuted, norm_in_weights, least])
+def test_what_is_made_up_for_is_no_other_function(change: Any, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    a, x = Block().to(dtype), torch.randn(2, 8, 16, dtype=dtype)
+    b = copy.deepcopy(a)
+    with torch.no_grad():
+        change(b)
+    found = dtypeguard.diff(a, b, x)
+    assert found.verdict != ANOTHER, str(found)
+    assert change is least or any("makes up for" in note for note in found.notes)
+    eps(b)
+    found = dtypeguard.diff(a, b, x)
+    assert (found.verdict, found.where and found.where.name) == (ANOTHER, "norm"), str(found)
+
+
+def test_a_table_that_is_kept_or_computed_is_no_other_function() -> None:
+    torch.manual_seed(0)
+    a, b, x = Table(True), Table(False), torch.randn(2, 300, 16)
+    b.load_state_dict(a.state_dict())
+    assert dtypeguard.diff(a, b, x).verdict == "same"
+
+
+class Renamed(Attention):
+    def forward(self, hidden: Tensor, bias: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(hidden, bias)
+
+
+def test_arguments_may_have_other_names() -> None:
+    torch.manual_seed(0)
+    a, x = Block(), torch.randn(2, 8, 16)
+    b = copy.deepcopy(a)
+    b.attention.__class__ = Renamed
+    b.mlp[1] = nn.GELU("tanh")
+    found = dtypeguard.diff(a, b, x)
+    assert found.where is not None
+    assert (found.verdict, found.where.name, found.where.state) == (ANOTHER, "mlp.1", ())
+    assert "gets no" not in str(found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_functions_around_weights_are_told_apart(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    weight, x = torch.randn(16, 16, dtype=dtype), torch.randn(4, 16, dtype=dtype)
+    model = Block().to(dtype)
+    other = copy.deepcopy(model)
+    eps(other)
+    pairs = [
+        (lambda x: F.layer_norm(x @ weight, (16,)), lambda x: F.layer_norm(x @ weight, (16,), eps=1e-4)),
+        (lambda x: model(x[None]), lambda x: other(x[None])),
+    ]
+    for a, b in pairs:
+        assert dtypeguard.diff(a, b, x).verdict == ANOTHER
+        assert dtypeguard.diff(a, a, x).verdict == "same"
+
+
+def test_a_result_of_another_shape_is_the_first_that_differs() -> None:
+    a = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2, padding=1), nn.Conv2d(4, 4, 3, padding=1))
+    b = copy.deepcopy(a)
+    b[0].stride, b[1].stride = (1, 1), (2, 2)
+    found = dtypeguard.diff(a, b, torch.randn(1, 3, 8, 8))
+    assert found.where is not None
+    assert (found.verdict, found.where.name) == (ANOTHER, "0")
+    assert found.where.state == ("returns [1, 4, 8, 8], and a's [1, 4, 4, 4]",)
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (lambda y: y, r"a returns float32\[4, 8\], float32\[4, 8\], and b float32\[4, 8\]"),
+        (lambda y: (y[..., None], 2 * y), r"float32\[4, 8, 1\]"),
+        (lambda y: (y, {"aux": y.sum()}), r"float32\[\]"),
+    ],
+)
+def test_what_is_not_compared_is_said(other: Any, told: str) -> None:
+    layer, x = nn.Linear(8, 8), torch.randn(4, 8)
+    found = dtypeguard.diff(lambda x: (layer(x), 2 * layer(x)), lambda x: other(layer(x)), x)
+    assert any("of another structure" in note for note in found.notes)
+    assert re.search(told, " ".join(found.notes))
+
+
+# ---------------------------------------------------------------- compiled parts
+
+
+def wrong(graph: Any, inputs: Any) -> Any:
+    """A compiler whose floating results are 1 % too large."""
+    return lambda *args: tuple(t * 1.01 if isinstance(t, Tensor) and t.is_floating_point() else t for t in graph(*args))
+
+
+def whole(model: Block) -> None:
+    model.compile(backend=wrong)
+
+
+def part(model: Block) -> None:
+    model.attention.compile(backend=wrong)
+
+
+def wrapped(model: Block) -> None:
+    model.attention = torch.compile(model.attention, backend=wrong)  # type: ignore[assignment]
+
+
+def forward(model: Block) -> None:
+    model.forward = torch.compile(model.forward, backend=wrong)  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("compiling", [whole, part, wrapped, forward])
+def test_parts_that_are_compiled_run_compiled(compiling: Any) -> None:
+    torch.manual_seed(0)
+    a, x = Block(), torch.randn(2, 8, 16)
+    b = copy.deepcopy(a)
+    compiling(b)
+    found = dtypeguard.diff(a, b, x)
+    with torch.no_grad():
+        apart = float((a(x) - b(x)).norm() / a(x).norm())
+    assert found.verdict == ANOTHER
+    assert found.distance == pytest.approx(apart, rel=1e-3)
+    torch.compiler.reset()
+
+
+def test_a_function_that_is_compiled_runs_compiled() -> None:
+    def softmax(x: Tensor) -> Tensor:
+        return (2 * x).softmax(-1)
+
+    made = torch.compile(softmax, backend=wrong)
+    x = torch.randn(4, 8)
+    assert dtypeguard.diff(softmax, made, x).verdict == ANOTHER
+    assert dtypeguard.diff(softmax, lambda x: made(x), x).verdict == ANOTHER
+    assert dtypeguard.diff(softmax, torch.compile(softmax, backend="eager"), x).verdict == "same"
+    torch.compiler.reset()
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch.jit, and of `.grad`
+def test_traced_modules_are_compared_as_a_whole() -> None:
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU()), torch.randn(2, 8)
+    assert dtypeguard.diff(model, torch.jit.trace(model, x), x).verdict == "same"
+
+
+# ---------------------------------------------------------------- gradients and tokens
+
+
+class Narrow(torch.autograd.Function):
+    """Gradients go through float16."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient.half().to(gradient.dtype)
+
+
+class Narrowed(Attention):
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        narrowed: Any = Narrow.apply(x)  # type: ignore[no-untyped-call]
+        return super().forward(narrowed, mask)
+
+
+def test_gradients_may_round_worse_where_outputs_do_not() -> None:
+    torch.manual_seed(0)
+    a, x = Block(), torch.randn(2, 8, 16, requires_grad=True)
+    b = copy.deepcopy(a)
+    b.attention.__class__ = Narrowed
+    found = dtypeguard.diff(a, b, x, loss=lambda out: out.square().mean() * 1e-3)
+    assert found.verdict == "b rounds worse"
+    assert "b rounds worse: in the gradients" in str(found)
+    assert x.grad is None
+
+
+def test_a_loss_that_fails_is_named() -> None:
+    layer = nn.Linear(4, 4)
+    with pytest.raises(dtypeguard.CompareError, match="`loss` does not take what a, this Linear, returns: AttributeEr"):
+        dtypeguard.diff(layer, copy.deepcopy(layer), torch.ones(2, 4), loss=lambda out: out.logits)
+
+
+def engine(change: Any, tmp_path: Any) -> dtypeguard.results.ProgramDiff:
+    torch.manual_seed(0)
+    model = models.GPT().eval()
+    ids = torch.randint(0, 50, (2, 12))
+    said = model(ids)[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0].tolist()
+    said[0][3] = change(said[0][3])
+    path = tmp_path / "said.json"
+    path.write_text(json.dumps(said))
+    return dtypeguard.diff(model, path, ids)
+
+
+def test_an_engine_that_has_no_number_for_a_token(tmp_path: Any) -> None:
+    assert engine(lambda p: -math.inf, tmp_path).verdict == ANOTHER
+    assert engine(lambda p: p - 5, tmp_path).verdict == ANOTHER
+    known = engine(lambda p: None, tmp_path)
+    assert known.verdict != ANOTHER
+    assert any("1 numbers" in note and "null" in note for note in known.notes)
+    with pytest.raises(TypeError, match="holds log probabilities, which come second"):
+        dtypeguard.diff(tmp_path / "said.json", models.GPT(), torch.zeros(1, 2, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"holds NaN, .* write null"):
+        engine(lambda p: math.nan, tmp_path)
