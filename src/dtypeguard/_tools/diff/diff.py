@@ -21,7 +21,7 @@ from ..compare.subject import Loss
 from .backward import Gradient, gradients
 from .capture import Recorded, load, part, recorded, save
 from .compiled import Compiled, is_compiled
-from .distances import Dtypes, in_own_roundings, without_padding
+from .distances import Dtypes, in_own_roundings, in_samples, without_padding
 from .match import Names
 from .measure import WHOLE, Found, measure
 from .points import Point
@@ -84,7 +84,8 @@ def diff(a: Any, b: Any, /, batch: Any, *, names: Names = None, loss: Callable[.
             raise ValueError("diff: a capture has no gradients: loss= needs two models")
         else:
             records = [side if isinstance(side, Recorded) else recorded(side) for side in (first, second)]
-            made = _result_of(first, second, part(records[0], records[1], names))
+            with in_samples():
+                made = _result_of(first, second, part(records[0], records[1], names))
         made.runs = tuple(side.runs if isinstance(side, Side) else 0 for side in (first, second))
         if not draws.same:
             made.notes.append("the programs draw random numbers at different places, and differ by these too")
@@ -215,7 +216,8 @@ def _engine(side: Any, rows: list[list[float]], path: str) -> ProgramDiff:
     verdict, counts = judged((error_a, error_b), unit, tokens, half_error, halves)
     found = Found(WHOLE, [], (error_a, error_b), apart, {}, ([], []), {}, torch.float64, counts)
     found.notes.append(
-        "the engine's float64 is not known: more than three bits worse than the model in bfloat16 is another function"
+        "the engine's float64 is not known: it is another function where it is more than 8 times as far from the "
+        "model's as the model in bfloat16 is"
     )
     if unknown := sum(map(math.isnan, itertools.chain(*rows))):
         found.notes.append(f"{unknown} numbers in {path} are null, and were not compared")

@@ -19,6 +19,8 @@ Verdict = Literal["same", "rounding", "a rounds worse", "b rounds worse", "anoth
 _MASKED = -1e4
 # Who rounds worse rounds at least once more, and half as often again: sums in another order differ by less.
 _ONCE, _HALF = 1.0, 0.5
+# Errors of samples that have come a long way in each program differ by more: twice as large is four times as many.
+_SAMPLED = 3.0
 # Of two dtypes the coarser one rounds what comes in too, which a gate multiplies by itself: up to 3.7 roundings in the
 # models of `benchmarks/real.py` that are converted by `.bfloat16()` or `.half()`.
 _COARSER = 5.0
@@ -32,6 +34,10 @@ _valid: ContextVar[Tensor | None] = ContextVar("dtypeguard.diff.valid", default=
 
 # The dtypes in which two programs compute, where these are two: each one's errors are counted in its own roundings.
 _own: ContextVar[Dtypes | None] = ContextVar("dtypeguard.diff.own", default=None)
+
+
+# How much oftener than the other one a program must round to be called worse.
+_more: ContextVar[float] = ContextVar("dtypeguard.diff.more", default=_HALF)
 
 
 @contextlib.contextmanager
@@ -51,6 +57,11 @@ def without_padding(mask: Tensor | None) -> contextlib.AbstractContextManager[Te
 def in_own_roundings(a: torch.dtype | None, b: torch.dtype | None) -> contextlib.AbstractContextManager[Dtypes | None]:
     """In here, errors are counted in roundings to these dtypes, if they are two: then it gives them."""
     return _within(_own, None if a is b or a is None or b is None else (a, b))
+
+
+def in_samples() -> contextlib.AbstractContextManager[float]:
+    """In here, errors are those of samples, on each program's own inputs."""
+    return _within(_more, _SAMPLED)
 
 
 def distance(x: Tensor, y: Tensor, scale: Tensor | None = None) -> float:
@@ -122,7 +133,7 @@ def counted(errors: tuple[float, float], truth: Tensor, low: Sequence[Tensor]) -
 def worse(a: float, b: float) -> str:
     """Which of two numbers of roundings is worse: "a", "b" or ""; of two dtypes only the coarser one can be."""
     (less, more), own = sorted((a, b)), _own.get()
-    if less == more or more - less < max(_ONCE, _HALF * less) or (own is not None and more < _COARSER):
+    if less == more or more - less < max(_ONCE, _more.get() * less) or (own is not None and more < _COARSER):
         return ""
     side = int(b > a)
     if own is not None and torch.finfo(own[side]).eps < torch.finfo(own[1 - side]).eps:

@@ -1,6 +1,7 @@
 """Both programs run, as they are and in float64, and are compared wherever both have the same tensor."""
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -319,6 +320,8 @@ def _compare_weights(a: Model, b: Model, matches: set[Match], values: tuple[Valu
                     values[0][path, name] = y
             elif x.shape == y.shape or not torch.equal(first.mT, second):
                 transposed = first.ndim == 2 and torch.equal(first, second.mT)
-                told = "is transposed" if transposed else f"differs by {distance(y, x):.1e} of its norm"
+                apart = distance(y, x)
+                told = f"differs by {apart:.1e} of its norm" if math.isfinite(apart) else "is not finite, or a's is 0"
+                told = "is transposed" if transposed else told
                 found.setdefault(match.b, []).append(f"{'.'.join(filter(None, (inner, name)))} {told}")
     return found

@@ -22,6 +22,7 @@ from .tokens import Token
 from .words import count, number, short
 
 _COLUMNS, _SHOWN = 80, 12
+_COUNTED = 1e4  # roundings: more are told as an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +150,8 @@ class ProgramDiff(Result):
             yield "same: the outputs are equal, bit for bit"
         elif self._compiled is not None:
             side, (eager, own) = self._compiled.side, self._compiled.errors
-            yield f"another function: {side.name} is, where {first.place if first else 'it'} alone is compiled"
-            yield f"  {number(own)} from float64, and {number(eager)} where it is not; found by {side.runs} runs"
+            yield f"another function: what the compiler makes of {first.place if first else side.title} in {side.name}"
+            yield f"  {number(own)} from float64, and {number(eager)} uncompiled; found by {side.runs} runs"
         elif self.verdict == "another function" and first is not None:
             yield f"another function: first in {first.place}"
             lacks = math.isinf(first.apart) and first.at == BACKWARD
@@ -168,6 +169,8 @@ class ProgramDiff(Result):
             turn = 1 if first.verdict.startswith("a ") else -1
             to = [f" to {name_of(dtype)}" for dtype in self._found.dtypes or ()] or ["", ""]
             mine, other = [f"{count(n)}{dtype}" for n, dtype in zip(first.roundings, to, strict=True)][::turn]
+            if max(first.roundings) > _COUNTED:
+                mine, other = [number(error) for error in (first.error_a, first.error_b)][::turn]
             yield f"  its error is {mine}, the other's {other}; in float64 both compute the same"
         if first is not None:
             if first.site:
@@ -217,7 +220,9 @@ class ProgramDiff(Result):
         for side, names in zip("ab", self.unmatched, strict=True):
             if names:
                 some = ", ".join(names[:3]) + ", ..." * (len(names) > 3)
-                yield f"{len(names)} of {side} stand alone, and are part of what is around them: {some}"
+                one = len(names) == 1
+                who = f"{len(names)} module{'' if one else 's'} of {side} {'has' if one else 'have'} no partner"
+                yield f"{who}, and {'is' if one else 'are'} a part of what is around: {some}"
 
     def __repr__(self) -> str:
         return f"<ProgramDiff of {self.titles[0]} and {self.titles[1]}: {self.verdict}>"

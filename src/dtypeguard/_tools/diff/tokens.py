@@ -58,14 +58,15 @@ class Token(Row):
             return
         yield (
             f"tokens: log probabilities {sum(apart) / len(apart):.1e} apart on average, most {apart[worst]:.1e}, of "
-            f"token {row.token} at {row.sequence}, {row.position}"
+            f"token {row.token} at position {row.position} of sequence {row.sequence}"
         )
         other = next((row for row in rows if row.first_a != row.first_b), None)
         if other is not None and other.margin is not None:
             told = "a coin flip" if other.coin else "which rounding does not explain"
             yield (
-                f"tokens: the first that is chosen otherwise is after {other.sequence}, {other.position - 1}: "
-                f"{other.first_a} and {other.first_b}, with a margin of {other.margin:.1g} roundings: {told}"
+                f"tokens: the first choice that differs is after position {other.position - 1} of sequence "
+                f"{other.sequence}: {other.first_a} and {other.first_b}, with a margin of {other.margin:.2g} "
+                f"roundings: {told}"
             )
 
 
