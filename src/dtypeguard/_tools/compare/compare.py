@@ -76,17 +76,17 @@ def compare(
     stay as they are. A model in training mode drops out the same values in each run.
 
     Args:
-        model: in float32 (or float64).
+        model: in float32 or float64; with `format`, in half precision too.
         batch: a tensor, a tuple of arguments, a dict of keyword arguments, `(value,)` for one argument that is a dict
             or a tuple itself; or a list of such batches, whose errors are taken together. Floating tensors are
             converted as the model is.
         dtype: the dtype to convert a copy of the model to, or its name: "bfloat16", "bf16".
         region: instead of `dtype`, the dtype of a `torch.autocast` region, in which the model keeps its weights.
         format: instead of both, the name of a format, or several of which each layer may get one, as a tuple or with
-            commas: "fp8", "fp8:row",
-            "fp8:block", "mxfp8", "mxfp6", "mxfp4", "nvfp4", "int8", "int4", "tf32", "bf16", "fp16". Options follow:
-            "int4:64" (groups of 64), "mxfp8:rceil" (scales are rounded up), "mxfp8:e5m2" (gradients), "mxfp6:e3m2",
-            "nvfp4:sr" (stochastic rounding), "nvfp4:hadamard" (a random Hadamard transform of operands).
+            commas: "fp8", "fp8:row", "fp8:block", "mxfp8", "mxfp6", "mxfp4", "nvfp4", "int8", "int4", "tf32", "bf16",
+            "fp16". Options follow: "int4:64" (groups of 64), "mxfp8:rceil" (scales are rounded up), "mxfp8:e5m2"
+            (gradients), "mxfp6:e3m2", "nvfp4:sr" (stochastic rounding), "nvfp4:hadamard" (a random Hadamard transform
+            of operands). "int8" and "int4" round weights alone, "int4" in groups of 128.
         loss: a function of the model's output, or of the output and the batch as it was passed. Without it the outputs
             are compared, all their tensors as one vector. With `format`, outputs are compared in any case, and
             the gradients of this loss too.
@@ -96,7 +96,8 @@ def compare(
         The error of the outputs, and the share of each layer and line in it; a `FormatComparison` with `format`.
 
     Raises:
-        CompareError: if the model cannot run in the dtype, is in a narrower one, or returns no tensors.
+        CompareError: if the model cannot run in the dtype, is in a narrower one, or returns no tensors; if no layer
+            goes to the format.
         DeviceError: if a tensor of the batch is on another device than the model, or one of both is on meta.
         TypeError, ValueError: if an argument is of the wrong type, or no dtype to compare.
 

@@ -21,7 +21,7 @@ from .subject import Loss, Subject, widest
 from .text import folded
 
 _OTHERS = HALF | {torch.float64}
-ROUTER = "its results are what a choice reads, as a router's"
+ROUTER = "a router: a choice reads its results"
 NOTHING = "it computes no matrix product with a parameter, as linear layers and convolutions do"
 KERNEL = "its products are in one kernel with other things"
 

@@ -34,7 +34,8 @@ class Placed(Drawn):
         formats: of all others, by name.
         error: of the outputs, measured by running the model so, with rounded operands.
         runs: how many such runs it took.
-        bits: of a weight of a matrix product, on average, with the scales; of those that stay, those of their dtype.
+        bits: of a weight of a matrix product, on average, with the scales of blocks (one of a row or a tensor weighs
+            nothing); of those that stay, those of their dtype.
         gradient: the error of the gradients of all parameters, with `loss=`; else None.
         attention: the format in which attention's own products are; None where they are not rounded.
         stays: those of `names` that no search has chosen: the format refuses them, or they are routers.
@@ -167,7 +168,7 @@ class Placed(Drawn):
         chosen[self.wide] = [name for name in self.names if name not in self.stays]
         for title, names in chosen.items():
             if names:
-                yield f"keep in {title}: {', '.join(folded(names, modules))}"
+                yield f"{'keep in' if title == self.wide else 'to'} {title}: {', '.join(folded(names, modules))}"
         said = f"-> error {percent(self.error)}, {self.bits:.3g} bits a weight"
         if self.gradient is not None:
             said += f", gradients {percent(self.gradient)}"
