@@ -1,6 +1,8 @@
 """`diff` of one function that is written in two ways, and of faults that only its caller's side shows."""
 
 import copy
+import functools
+import inspect
 import json
 import math
 import re
@@ -173,6 +175,42 @@ def test_what_is_not_compared_is_said(other: Any, told: str) -> None:
     found = dtypeguard.diff(lambda x: (layer(x), 2 * layer(x)), lambda x: other(layer(x)), x)
     assert any("of another structure" in note for note in found.notes)
     assert re.search(told, " ".join(found.notes))
+
+
+def decorated(forward: Any) -> Any:
+    @functools.wraps(forward)
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        return forward(*args, **kwargs)
+
+    return inner
+
+
+class Wrapped(nn.Module):
+    """As libraries write it: `forward` is decorated, and calls go through a `__call__` of its own."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.layer, self.scale = nn.Linear(4, 4), scale
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(*args, **kwargs)
+
+    @decorated
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x) * self.scale
+        return out
+
+
+def test_the_line_is_that_of_the_forward_and_not_of_its_wrapper() -> None:
+    a = nn.Sequential(Wrapped(1.0), Wrapped(1.0))
+    b = copy.deepcopy(a)
+    cast = b[1]
+    assert isinstance(cast, Wrapped)
+    cast.scale = 2.0
+    found = dtypeguard.diff(a, b, torch.randn(2, 4))
+    assert found.where is not None
+    lines = inspect.getsourcelines(inspect.unwrap(Wrapped.forward))
+    assert found.where.site.endswith(f"test_diff_written.py:{lines[1]}")
 
 
 # ---------------------------------------------------------------- compiled parts

@@ -1,5 +1,6 @@
 """What `diff` found."""
 
+import inspect
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -303,7 +304,8 @@ def _added(row: DiffRow) -> tuple[bool, float, bool, float]:
 
 def _line(point: Point, module: nn.Module | None) -> str:
     """Where the code is: of the module's forward for a result, else the line that calls."""
-    code = getattr(getattr(type(module), "forward", None), "__code__", None)
+    forward: Any = getattr(type(module), "forward", None)
+    code = getattr(inspect.unwrap(forward), "__code__", None)  # below decorators
     if point.before or code is None or internal(code.co_filename):
         return point.site
     return f"{shown(code.co_filename)}:{code.co_firstlineno}"

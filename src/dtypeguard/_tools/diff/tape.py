@@ -302,4 +302,6 @@ def _packed(tensor: Tensor) -> list[int]:
 
 def _site() -> str:
     frame = caller(sys._getframe(1))
+    while frame is not None and frame.f_code.co_name == "__call__":  # a class that calls `forward` in its own way
+        frame = caller(frame.f_back)
     return "" if frame is None else f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}"
