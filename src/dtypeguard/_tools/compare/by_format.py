@@ -120,6 +120,7 @@ class FormatComparison(Comparison):
         self._gradients = gradients
         self._placed: Placed | None = None
         self._front: list[Choice] | None = None
+        self._ran: list[tuple[Choice, float]] = []
         self.by_format: dict[str, FormatComparison] = {subject.title: self, **(by_format or {})}
         self.stays: dict[str, str] = subject.refusals(subject.formats[0])
         super().__init__(subject, found, born)
@@ -270,18 +271,21 @@ class FormatComparison(Comparison):
         """
         first = [one for one in front if one.cost <= most][-1]
         queue = [first, *[one for one in map(self._all_in, self.by_format) if one.cost <= most]]
-        best, reached, tried = first, math.inf, list[Mapping[str, str | None]]()
+        reached = math.inf
+        tried: list[Mapping[str, str | None]] = []
         while queue and len(tried) < _RUNS_OF_BITS:
             chosen = queue.pop(0)
             if chosen.formats in tried:
                 continue
             tried.append(chosen.formats)
             error = self._error(chosen)
+            self._ran.append((chosen, error))
             if error < reached:
-                best, reached = chosen, error
+                reached = error
                 near = chosen.near(self._options(), most)
                 queue += [one for one in near if one.damage <= _LIKELY * first.damage]
-        return best, reached, len(tried)
+        best, error = min(((one, error) for one, error in self._ran if one.cost <= most), key=lambda pair: pair[1])
+        return best, error, len(tried)  # of calls before, too: more bits are no worse
 
     def _all_in(self, title: str) -> Choice:
         """One format for all layers that it takes."""
