@@ -471,6 +471,11 @@ BAD: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "a foreign file": (lambda tmp: dtypeguard.diff(foreign(tmp), linear(), X), ValueError, "is no capture: write one"),
     "a cut file": (lambda tmp: dtypeguard.diff(cut(tmp), linear(), X), ValueError, "is cut, or no file of safetensors"),
     "a newer file": (lambda tmp: dtypeguard.diff(newer(tmp), linear(), X), ValueError, "is of format 99"),
+    "a damaged file": (lambda tmp: dtypeguard.diff(damaged(tmp), linear(), X), ValueError, "is damaged: its values"),
+    "a batch of another shape": (
+        lambda tmp: dtypeguard.diff(captured(tmp), linear(), X[:1]), dtypeguard.CompareError,
+        r"input of the batch is \[1, 4\], and the capture was made with \[2, 4\]",
+    ),
     "another batch": (
         lambda tmp: dtypeguard.diff(captured(tmp), linear(), X + 1), dtypeguard.CompareError,
         "input of the batch is not what the capture was made with",
@@ -495,6 +500,15 @@ BAD: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     ),
 }  # fmt: skip
 X = torch.ones(2, 4)
+
+
+def damaged(tmp: Any) -> Any:
+    """With one bit of the last number turned."""
+    path = captured(tmp)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    return path
 
 
 def captured(tmp: Any) -> Any:

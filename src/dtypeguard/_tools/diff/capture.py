@@ -7,6 +7,7 @@ import json
 import math
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,7 +140,15 @@ def save(record: Recorded, path: str | os.PathLike[str]) -> None:
     }  # fmt: skip
     kinds = {"low": record.low, "wide": record.wide}
     tensors = {f"{kind}:{name}": t for kind, own in kinds.items() for name, t in own.items()}
-    write(path, packed(tensors, {"dtypeguard": json.dumps(about)}))
+    write(path, packed(tensors, {"dtypeguard": json.dumps(about | {"sum": _sum(tensors)})}))
+
+
+def _sum(tensors: Mapping[str, Tensor]) -> str:
+    """Of all that a file holds, so that a byte that was lost on the way is noticed."""
+    found = hashlib.sha256()
+    for name in sorted(tensors):
+        found.update(name.encode() + tensors[name].contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
 def _library(name: str) -> Any:
@@ -171,6 +180,8 @@ def load(path: str | os.PathLike[str]) -> Recorded:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no dict
     except library.SafetensorError as error:
         raise ValueError(f"{path} is cut, or no file of safetensors: {error}") from error
+    if about.get("sum", _sum(tensors)) != _sum(tensors):
+        raise ValueError(f"{path} is damaged: its values are not those that were written")
     try:
         passages = dict(map(_passage, about["passages"]))
         model = Model(
@@ -236,6 +247,10 @@ def part(a: Recorded, b: Recorded, names: Names) -> Found:
 
 def _check_batch(a: Recorded, b: Recorded) -> None:
     named = [record.model.passages[ROOT].inputs for record in (a, b)]
+    shapes = [[(name, list(t.shape)) for name, t in own] for own in named]
+    if shapes[0] != shapes[1] and [name for name, _ in shapes[0]] == [name for name, _ in shapes[1]]:
+        name, shape, other = next((n, one, two) for (n, one), (_, two) in zip(*shapes, strict=True) if one != two)
+        raise CompareError(f"diff: {name} of the batch is {other}, and the capture was made with {shape}")
     for name, number in paired(named[1], named[0]).items():
         place = next(n for n, (its, _) in enumerate(named[1]) if its == name)
         mine, other = a.low.get(f" 0 0 {number}"), b.low.get(f" 0 0 {place}")
