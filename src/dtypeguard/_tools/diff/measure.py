@@ -10,15 +10,17 @@ from torch import Tensor
 
 from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
-from .distances import distance, roundings
+from .distances import amplification, distance, roundings, roundoff
 from .match import Calls, Match, Model, Names, matched
 from .points import Point, between, expected, farthest, of_other_sizes, points_of, units_of
 from .side import ROOT, Given, Side, Values
 from .tape import Key, Named, Tape, is_dense, paired
-from .undone import amplification_of, digests, loose_of, tables_of, undo
+from .undone import digests, loose_of, made_up_for, outside, tables_of
 from .wide import Wide, digest
 
 WHOLE: Calls = {ROOT: (Match("", ("",), ""), (ROOT,))}  # two programs that stand for each other
+
+_NOTES = 3
 
 
 @dataclass
@@ -89,6 +91,12 @@ def measure(a: Side, b: Side, names: Names) -> Found:
             if fused:  # modules that compute different things but together give the same result
                 calls = {key: call for key, call in calls.items() if key not in fused}
                 points = _on_inputs_of_a(sides, calls, tapes[0], values, precision, states, tables)
+            more = _amplification(sides, outs, free)
+            several = made_up_for(points, calls, free, more * torch.finfo(precision).eps / 2, more * tables)
+            if several:  # inside, they run on b's own tensors
+                notes += [_told_of(keys) for keys in several.values() if keys][:_NOTES]
+                calls = outside(calls, several, free[1])
+                points = _on_inputs_of_a(sides, calls, tapes[0], values, precision, states, tables)
             around = {calls[parent][0].b for parent in fused.values()} | _around_unmatched(calls, loose)
             for point in points:
                 if point.match.b in around:  # fused weights carry one extra rounding: smaller differences say nothing
@@ -101,10 +109,6 @@ def measure(a: Side, b: Side, names: Names) -> Found:
         points = list(points_of(calls, Tape({ROOT: a.whole(outs[0])}), Tape({ROOT: b.whole(outs[1])}), *free,
                               torch.finfo(precision).eps))  # fmt: skip
     ends = [[t for _, t in tape.passages[ROOT].outputs] for tape in free]
-    made = max(amplification_of(side, out, end) for side, out, end in zip(sides, outs, ends, strict=True))
-    if undone := undo(points, calls, free, made * torch.finfo(precision).eps / 2, made * tables):
-        told = ", ".join(undone[:3]) + ", ..." * (len(undone) > 3)
-        notes.append(f"{len(undone)} modules compute something else that what is around them makes up for: {told}")
     reference = ends[any(point.differs for point in points)]
     errors = between(outs[0], ends[0]), between(outs[1], reference)
     unit = units_of(outs, ends[0])
@@ -113,6 +117,24 @@ def measure(a: Side, b: Side, names: Names) -> Found:
         calls=calls, points=points, errors=errors, distance=between(outs[1], outs[0]), growth=growth, alone=alone,
         states=states, precision=precision, output_roundings=felt, outputs=[*outs, *ends], values=values, notes=notes,
     )  # fmt: skip
+
+
+def _amplification(sides: tuple[Side, Side], outs: list[list[Tensor]], free: tuple[Tape, Tape]) -> float:
+    """What the programs make of one rounding, as a whole."""
+    found = [1.0]
+    for side, out, tape in zip(sides, outs, free, strict=True):
+        for low, (_, wide) in zip(out, tape.passages[ROOT].outputs, strict=False):
+            floor = max(roundoff(low), side.spacing / 2)
+            if floor and low.is_floating_point():
+                found.append(amplification((distance(low, wide), 0.0), (floor, 0.0)))
+    return max(found)
+
+
+def _told_of(keys: set[Key]) -> str:
+    names = sorted({path for path, _ in keys})
+    told = ", ".join(names[:3]) + ", ..." * (len(names) > 3)
+    one = len(names) == 1
+    return f"{told} compute{'s' * one} something else, and what is around {'it' if one else 'them'} makes up for it"
 
 
 def _on_own_inputs(

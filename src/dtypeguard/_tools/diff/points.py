@@ -27,7 +27,6 @@ class Point:
         errors: the distances of a and b, as they are, to float64.
         roundings: how many roundings of each number these are.
         distance: between a and b as they are.
-        undone: whether this module, or one around it, gives the same in float64 where both run on their own inputs.
     """
 
     match: Match
@@ -39,17 +38,16 @@ class Point:
     errors: tuple[float, float]
     roundings: tuple[float, float]
     distance: float
-    undone: bool = False
 
     @property
     def differs(self) -> bool:
         """Whether more than rounding differs."""
-        return not self.undone and not self.apart <= self.bound
+        return not self.apart <= self.bound
 
     @property
     def worse(self) -> str:
         """Which of the two rounds worse, or nothing."""
-        return worse(*self.roundings) if self.apart <= self.bound else ""
+        return "" if self.differs else worse(*self.roundings)
 
 
 def points_of(

@@ -1,11 +1,11 @@
 """Differences that something around them makes up for, and what rounding has changed before anything runs."""
 
 import re
+from collections.abc import Collection, Iterator
 
 import torch
-from torch import Tensor
 
-from .distances import amplification, distance, roundoff
+from .distances import roundoff
 from .match import Calls, Model
 from .points import Point, expected, farthest
 from .side import Side
@@ -13,13 +13,6 @@ from .tape import Key, Tape, is_dense
 from .wide import digest
 
 _NUMBER = re.compile(r"\d+")
-
-
-def amplification_of(side: Side, outputs: list[Tensor], wide: list[Tensor]) -> float:
-    """What the whole program makes of one rounding."""
-    floors = [max(roundoff(t), side.spacing / 2) for t in outputs]
-    pairs = zip(outputs, wide, floors, strict=False)
-    return max((amplification((distance(t, w), 0.0), (u, 0.0)) for t, w, u in pairs if u), default=1.0)
 
 
 def digests(model: Model) -> set[int]:
@@ -41,36 +34,52 @@ def tables_of(side: Side, other: set[int]) -> float:
     return max((roundoff(t) for t in floats if digest(t) not in other), default=0.0)
 
 
-def undo(points: list[Point], calls: Calls, free: tuple[Tape, Tape], eps: float, tables: float) -> list[str]:
-    """Mark what differs inside of a module whose results, on each program's own inputs, do not; the modules' names.
+def made_up_for(points: list[Point], calls: Calls, free: tuple[Tape, Tape], made: float,
+                lost: float) -> dict[Key, set[Key]]:  # fmt: skip
+    """Calls that give the same on each program's own inputs though several in them differ; with those that differ.
 
-    A scale may stand in weights or behind them, the channels between two layers in any order, a mask hold any number
-    that is low enough.
+    One makes up for another: a scale may stand in weights or behind them, and the channels between two layers may be in
+    any order. What alone differs is hidden by what follows, and stays a difference. Behind the first that is none of
+    these nothing gives the same, so calls of the same modules in other layers are taken with them.
+
+    Args:
+        points: in order.
+        free: both in a wide dtype, on their own inputs.
+        made: what the programs make of one rounding of it.
+        lost: what rounding had changed before.
     """
-    same: dict[Key, bool] = {}
+    differ = {point.key: list(_around(point.key, free[1])) for point in points if point.differs}
+    found: dict[Key, set[Key]] = {}
+    for key, outer in differ.items():
+        if key in found or any(one in found for one in outer):
+            continue
+        for one in outer:
+            inner = {other for other, around in differ.items() if other == one or one in around}
+            if one in calls and len(inner) > 1 and _agree(one, calls, free, made, lost):
+                found[one] = inner - {one}
+                break
+        else:
+            break
+    alike = {_NUMBER.sub("*", path) for path, _ in found}
+    return found | {key: set() for key in calls if key not in found and _NUMBER.sub("*", key[0]) in alike}
 
-    def agrees(key: Key) -> bool:
-        if key not in same:
-            mine, its = free[1].passages.get(key), [free[0].passages.get(one) for one in calls[key][1]]
-            same[key] = False
-            if mine is not None and mine.outputs and its and all(its):
-                apart = farthest(mine.outputs, expected(calls[key], free[0])[1])
-                ulps, narrow = map(max, zip(mine.bounds[1], *(one.bounds[1] for one in its if one), strict=True))
-                same[key] = apart is not None and apart <= ulps * eps + narrow + tables
-        return same[key]
 
-    names: dict[str, None] = {}
-    for point in points:
-        key: Key | None = point.key
-        while point.differs and key is not None:
-            if key in calls and agrees(key):
-                point.undone = True
-                names[point.before or point.match.b] = None
-            passage = free[1].passages.get(key)
-            key = None if passage is None else passage.parent
-    # Behind the first module that does differ nothing gives the same; so what is undone in one layer is in all.
-    kinds, left = {_NUMBER.sub("*", name) for name in names}, [point for point in points if point.differs]
-    alike = [point for point in left if _NUMBER.sub("*", point.before or point.match.b) in kinds]
-    for point in alike if len(alike) < len(left) else ():
-        point.undone = True
-    return list(names)
+def _agree(key: Key, calls: Calls, free: tuple[Tape, Tape], made: float, lost: float) -> bool:
+    mine, its = free[1].passages.get(key), [free[0].passages.get(one) for one in calls[key][1]]
+    if mine is None or not all(its) or not any(t.is_floating_point() for _, t in mine.outputs):
+        return False
+    apart = farthest(mine.outputs, expected(calls[key], free[0])[1])
+    ulps, narrow = map(max, zip(mine.bounds[1], *(one.bounds[1] for one in its if one), strict=True))
+    return apart is not None and apart <= ulps * made + narrow + lost
+
+
+def _around(key: Key, tape: Tape) -> Iterator[Key]:
+    passage = tape.passages.get(key)
+    while passage is not None and passage.parent is not None:
+        yield passage.parent
+        passage = tape.passages.get(passage.parent)
+
+
+def outside(calls: Calls, outer: Collection[Key], b: Tape) -> Calls:
+    """The calls that are in none of these."""
+    return {key: call for key, call in calls.items() if not any(one in outer for one in _around(key, b))}
