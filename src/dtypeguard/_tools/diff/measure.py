@@ -15,7 +15,7 @@ from .match import Calls, Match, Model, Names, matched
 from .points import Point, between, expected, farthest, of_other_sizes, points_of, units_of
 from .side import ROOT, Given, Side, Values
 from .tape import Key, Named, Tape, is_dense, paired
-from .undone import digests, loose_of, made_up_for, outside, tables_of
+from .undone import digests, loose_of, made_up_for, named_again, outside, tables_of
 from .wide import Wide, digest
 
 WHOLE: Calls = {ROOT: (Match("", ("",), ""), (ROOT,))}  # two programs that stand for each other
@@ -74,7 +74,7 @@ def measure(a: Side, b: Side, names: Names) -> Found:
     tables = 0.0
     if a.model is not None and b.model is not None:
         models = Model.of(a.model, tapes[0].passages), Model.of(b.model, tapes[1].passages)
-        calls = matched(*models, names)
+        calls = _comparable(matched(*models, names), *tapes)
         alone = unmatched(*models, calls)
         others = digests(models[1]), digests(models[0])
         loose = loose_of(alone[0], models[0], others[0]), loose_of(alone[1], models[1], others[1])
@@ -95,8 +95,11 @@ def measure(a: Side, b: Side, names: Names) -> Found:
             several = made_up_for(points, calls, free, more * torch.finfo(precision).eps / 2, more * tables)
             if several:  # inside, they run on b's own tensors
                 notes += [_told_of(keys) for keys in several.values() if keys][:_NOTES]
+                whole, before = calls, points
                 calls = outside(calls, several, free[1])
                 points = _on_inputs_of_a(sides, calls, tapes[0], values, precision, states, tables)
+                if again := named_again(several, before, points, free[1]):
+                    calls, points = calls | {key: whole[key] for key in whole if key not in calls}, again + points
             around = {calls[parent][0].b for parent in fused.values()} | _around_unmatched(calls, loose)
             for point in points:
                 if point.match.b in around:  # fused weights carry one extra rounding: smaller differences say nothing
@@ -128,6 +131,20 @@ def _amplification(sides: tuple[Side, Side], outs: list[list[Tensor]], free: tup
             if floor and low.is_floating_point():
                 found.append(amplification((distance(low, wide), 0.0), (floor, 0.0)))
     return max(found)
+
+
+def _comparable(calls: Calls, a: Tape, b: Tape) -> Calls:
+    """Without those that get or return the same numbers with their axes in another order."""
+
+    def turned(match: Match, mine: Named, its: Named) -> bool:
+        return bool(mine and its) and not paired(mine, its) and not of_other_sizes(match, mine, its)
+
+    found = {}
+    for key, call in calls.items():
+        passage, (inputs, outputs) = b.passages[key], expected(call, a)
+        if key == ROOT or not (turned(call[0], passage.inputs, inputs) or turned(call[0], passage.outputs, outputs)):
+            found[key] = call
+    return found
 
 
 def _told_of(keys: set[Key]) -> str:

@@ -83,3 +83,15 @@ def _around(key: Key, tape: Tape) -> Iterator[Key]:
 def outside(calls: Calls, outer: Collection[Key], b: Tape) -> Calls:
     """The calls that are in none of these."""
     return {key: call for key, call in calls.items() if not any(one in outer for one in _around(key, b))}
+
+
+def named_again(found: dict[Key, set[Key]], before: list[Point], after: list[Point], b: Tape) -> list[Point]:
+    """Of the first call that differs, if it was taken with others: what in it is not made up for in those."""
+    first = next((point.key for point in after if point.differs), None)
+    if first is None or first not in found:
+        return []
+    known = {_NUMBER.sub("*", path) for keys in found.values() for path, _ in keys}
+    return [
+        point for point in before
+        if point.differs and first in _around(point.key, b) and _NUMBER.sub("*", point.key[0]) not in known
+    ]  # fmt: skip
