@@ -112,6 +112,55 @@ def test_what_is_made_up_for_is_no_other_function(change: Any, dtype: torch.dtyp
     assert (found.verdict, found.where and found.where.name) == (ANOTHER, "norm"), str(found)
 
 
+class Rounded(Block):
+    """What comes out hides what is inside."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).sum(-1).sign()
+
+
+def test_what_alone_differs_is_not_made_up_for() -> None:
+    torch.manual_seed(0)
+    a, x = Rounded(), torch.randn(2, 8, 16)
+    b = copy.deepcopy(a)
+    b.mlp[1] = nn.GELU("tanh")
+    found = dtypeguard.diff(a, b, x)
+    assert found.distance == 0
+    assert (found.verdict, found.where and found.where.name) == (ANOTHER, "mlp.1")
+
+
+class Turned(nn.Module):
+    """A linear layer as a convolution over the last axis but one."""
+
+    def __init__(self, layer: nn.Linear, norm: nn.LayerNorm) -> None:
+        super().__init__()
+        self.convolution, self.norm = nn.Conv1d(8, 8, 1), norm
+        self.convolution.weight.data.copy_(layer.weight.data[..., None])
+        self.convolution.bias = layer.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.norm(self.convolution(x.mT).mT)
+        return out
+
+
+def test_axes_in_another_order_are_no_other_function() -> None:
+    torch.manual_seed(0)
+    layer, norm = nn.Linear(8, 8), nn.LayerNorm(8)
+    assert dtypeguard.diff(nn.Sequential(layer, norm), Turned(layer, norm), torch.randn(2, 5, 8)).verdict != ANOTHER
+
+
+def test_gradients_beside_what_is_made_up_for_are_compared() -> None:
+    torch.manual_seed(0)
+    a, x = Block(), torch.randn(2, 8, 16)
+    b = copy.deepcopy(a)
+    with torch.no_grad():
+        permuted(b)
+    found = dtypeguard.diff(a, b, x, loss=lambda out: out.square().mean())
+    assert found.verdict != ANOTHER, str(found)
+    assert {row.name for row in found.gradients} >= {"norm.weight", "attention.q.weight"}
+    assert any("4 parameters of b were not compared" in note for note in found.notes), found.notes
+
+
 def test_a_table_that_is_kept_or_computed_is_no_other_function() -> None:
     torch.manual_seed(0)
     a, b, x = Table(True), Table(False), torch.randn(2, 300, 16)
@@ -297,7 +346,7 @@ def test_gradients_may_round_worse_where_outputs_do_not() -> None:
     b.attention.__class__ = Narrowed
     found = dtypeguard.diff(a, b, x, loss=lambda out: out.square().mean() * 1e-3)
     assert found.verdict == "b rounds worse"
-    assert "b rounds worse: in the gradients" in str(found)
+    assert "b rounds worse: in the gradients; in float64 they are the same" in str(found)
     assert x.grad is None
 
 

@@ -74,9 +74,9 @@ class Gradient(Row):
 Grads = dict[str, Tensor]
 
 
-def gradients(a: Side, b: Side, calls: Calls, values: tuple[Values, Values],
-              precision: torch.dtype) -> tuple[tuple[Gradient, ...], Point | None]:  # fmt: skip
-    """The gradients of all parameters that have a partner, and the point where they part in float64."""
+def gradients(a: Side, b: Side, calls: Calls, partners: tuple[Match, ...], values: tuple[Values, Values],
+              precision: torch.dtype) -> tuple[tuple[Gradient, ...], Point | None, int]:  # fmt: skip
+    """The gradients of parameters that have a partner, the point where they part, and how many have none."""
     low, wide, tapes, ulps = [], [], (Tape(), Tape()), 1.0
     for side, tape, held, own in zip((a, b), tapes, values, paths_of(calls), strict=True):
         program, made = side.copy(), Wide(precision, apart=False)
@@ -87,7 +87,7 @@ def gradients(a: Side, b: Side, calls: Calls, values: tuple[Values, Values],
         wide.append(_grads(program))
         ulps = max(ulps, made.ulps[0])
     eps = torch.finfo(precision).eps
-    pairs = {name: own for match in {match: None for match, _ in calls.values()}
+    pairs = {name: own for match in partners
              for name, own in _pairs(match, *low, *wide).items()}  # fmt: skip
     largest = max((float(one.norm()) for own in pairs.values() for one in own[2:]), default=0.0)
     # What is zero but for rounding, as the gradient of a bias before a softmax, has no digits to compare.
@@ -95,7 +95,7 @@ def gradients(a: Side, b: Side, calls: Calls, values: tuple[Values, Values],
         _row(name, own, ulps, eps) for name, own in pairs.items()
         if max(float(one.norm()) for one in own[2:]) > ulps * eps * largest
     ]  # fmt: skip
-    return tuple(rows), _first(calls, tapes, rows, ulps * eps)
+    return tuple(rows), _first(calls, tapes, rows, ulps * eps), len(low[1]) - len(pairs)
 
 
 def _grads(program: Any) -> Grads:

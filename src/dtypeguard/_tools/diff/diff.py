@@ -111,7 +111,11 @@ def _live(a: Side, b: Side, names: Names, dtypes: Dtypes | None) -> ProgramDiff:
     grads: tuple[Gradient, ...] = ()
     behind: Point | None = None
     if a.loss is not None:
-        grads, behind = gradients(a, b, found.calls, found.values, found.precision)
+        grads, behind, left = gradients(a, b, found.calls, found.partners, found.values, found.precision)
+        if left or not grads:
+            found.notes.append(
+                f"the gradients of {left} parameters of b were not compared: no module of a has the same"
+            )
     made = _result_of(a, b, found, behind)
     for side in (a, b):
         if is_compiled(side):

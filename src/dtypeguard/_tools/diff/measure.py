@@ -39,6 +39,7 @@ class Found:
         values: for weights that one program stores rounded, the other program's value.
         output_roundings: how many roundings of each number the errors of the outputs are.
         dtypes: in which a and b compute, where these are two; each one's roundings are those to its own.
+        partners: the modules whose weights are the same, so that gradients can be compared.
     """
 
     calls: Calls
@@ -54,6 +55,7 @@ class Found:
     values: tuple[Values, Values] = field(default_factory=lambda: ({}, {}))
     notes: list[str] = field(default_factory=list)
     dtypes: tuple[torch.dtype, torch.dtype] | None = None
+    partners: tuple[Match, ...] = ()
 
 
 def measure(a: Side, b: Side, names: Names) -> Found:
@@ -81,6 +83,7 @@ def measure(a: Side, b: Side, names: Names) -> Found:
         tables = max(tables_of(a, others[0]), tables_of(b, others[1]))
         states = _compare_weights(*models, {match for match, _ in calls.values()}, values)
     growth = dict(_growth(calls, *tapes))
+    partners = tuple({match: None for match, _ in calls.values()})
     tapes[1].passages.clear()
     precision, free = _on_own_inputs(sides, values, calls if modules else {})
     points: list[Point] = []
@@ -95,6 +98,7 @@ def measure(a: Side, b: Side, names: Names) -> Found:
             several = made_up_for(points, calls, free, more * torch.finfo(precision).eps / 2, more * tables)
             if several:  # inside, they run on b's own tensors
                 notes += [_told_of(keys) for keys in several.values() if keys][:_NOTES]
+                partners = tuple(match for match in partners if not states.get(match.b))
                 whole, before = calls, points
                 calls = outside(calls, several, free[1])
                 points = _on_inputs_of_a(sides, calls, tapes[0], values, precision, states, tables)
@@ -119,6 +123,7 @@ def measure(a: Side, b: Side, names: Names) -> Found:
     return Found(
         calls=calls, points=points, errors=errors, distance=between(outs[1], outs[0]), growth=growth, alone=alone,
         states=states, precision=precision, output_roundings=felt, outputs=[*outs, *ends], values=values, notes=notes,
+        partners=partners,
     )  # fmt: skip
 
 

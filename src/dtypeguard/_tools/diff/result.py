@@ -136,7 +136,9 @@ class ProgramDiff(Result):
         """Gradients of a loss; where nothing else says so, those of one may round worse, by more than three bits."""
         self.gradients = gradients
         worst = [row for row in gradients if row.verdict.endswith("worse") and _is_far(row.error_a, row.error_b)]
-        if worst and self.verdict in ("same", "rounding"):
+        if self.verdict != "another function" and any(row.verdict == "another function" for row in gradients):
+            self.verdict, self.where, self._behind = "another function", None, True
+        elif worst and self.verdict in ("same", "rounding"):
             self.verdict, self._behind = verdict_of(False, worst[0].verdict[0]), True
 
     @property
@@ -162,7 +164,10 @@ class ProgramDiff(Result):
         elif not self.order:
             yield f"{self.verdict}: of log probabilities"
         elif self._behind:
-            yield f"{self.verdict}: in the gradients; in float64 both compute the same"
+            same = (
+                "in float64 they are the same" if self.verdict.endswith("worse") else "the outputs are of one function"
+            )
+            yield f"{self.verdict}: in the gradients; {same}"
         elif self.verdict == "rounding" or first is None:
             yield f"{self.verdict}: in float64 both compute the same"
         else:
