@@ -195,8 +195,9 @@ def _wide(sides: tuple[Side, Side], values: tuple[Values, Values], precision: to
     for side, one, mine, others in zip(sides, made, seen, reversed(seen), strict=True):
         if side.model is None:  # what both functions read has lost the same in both
             passage = one.passages[ROOT]
-            narrow = sum(changed for key, changed in mine.items() if key not in others)
-            passage.bounds = ((passage.bounds[1][0], narrow),) * 2
+            narrow = sum((changed for key, changed in mine.items() if key not in others), 0.0)
+            bound = passage.bounds[1][0], narrow
+            passage.bounds = bound, bound
     return made
 
 
