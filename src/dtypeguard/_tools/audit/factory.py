@@ -25,11 +25,7 @@ def path_or_made(name: str) -> Any:
     Raises:
         Usage: as `made_by`.
     """
-    if os.path.exists(name):
-        return name
-    if ":" not in name:
-        raise Usage(f"{name} is no file; what makes a model is named package.module:function")
-    return made_by(name)
+    return name if os.path.exists(name) or ":" not in name else made_by(name)
 
 
 def both_by(model: str, batch: str | None) -> tuple[Any, Any]:

@@ -1,6 +1,7 @@
 """`python -m dtypeguard diff`: where two programs part, or a capture of one."""
 
 import argparse
+import os
 
 from ..._core.base.errors import CompareError
 from ..._core.base.usage import Failed, Usage
@@ -29,6 +30,9 @@ def run(options: argparse.Namespace) -> int:
         raise Usage("--capture compares nothing: leave out --json, --html and --loss")
     batch = made_by(options.batch)
     programs = [path_or_made(name) for name in options.programs]
+    for name in programs:
+        if isinstance(name, str) and not os.path.exists(name):
+            raise Usage(f"{name} is no file; what makes a model is named package.module:function")
     try:
         if options.capture:
             capture(programs[0], batch, options.capture)
