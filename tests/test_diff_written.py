@@ -356,6 +356,37 @@ def test_a_loss_that_fails_is_named() -> None:
         dtypeguard.diff(layer, copy.deepcopy(layer), torch.ones(2, 4), loss=lambda out: out.logits)
 
 
+@pytest.mark.parametrize("module", [False, True])
+def test_gradients_of_what_is_in_the_batch(module: bool) -> None:
+    torch.manual_seed(0)
+    layer, x = nn.Linear(4, 4), torch.randn(3, 4, requires_grad=module)
+
+    class Whole(nn.Module):
+        def __init__(self, cut: bool) -> None:
+            super().__init__()
+            self.layer, self.cut = copy.deepcopy(layer), cut
+
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return self.layer(x.detach() if self.cut else x) * y  # type: ignore[no-any-return]
+
+    a, b = Whole(False), Whole(True)
+    if not module:  # a function that reads a module
+        a, b = a.forward, b.forward  # type: ignore[assignment]
+    found = dtypeguard.diff(a, b, (x, torch.ones(3, 4)), loss=lambda out: out.square().mean())
+    assert found.verdict == ANOTHER
+    assert "gradients: b has none of batch[0], and a has" in str(found)
+    assert {row.name for row in found.gradients if "batch" in row.name} == (
+        {"batch[0]"} if module else {"batch[0]", "batch[1]"}
+    )
+    assert x.grad is layer.weight.grad is None
+    assert a.layer.weight.grad is None if module else a.__self__.layer.weight.grad is None  # type: ignore[attr-defined]
+
+
+def test_a_function_of_integers_has_no_gradients() -> None:
+    with pytest.raises(dtypeguard.CompareError, match="has none to compare: a function has no parameters"):
+        dtypeguard.diff(lambda i: i * 0.5, lambda i: i / 2, torch.arange(3), loss=lambda out: out.sum())
+
+
 def engine(change: Any, tmp_path: Any) -> dtypeguard.results.ProgramDiff:
     torch.manual_seed(0)
     model = models.GPT().eval()

@@ -8,6 +8,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ..._core.base.dtypes import name_of
+from ..._core.base.errors import CompareError
 from ..._core.base.modules import inside, unwrapped
 from ..._show.result import Row
 from .distances import bound, counted, distance, roundoff, verdict_of, worse
@@ -30,10 +32,10 @@ def apart_of(at: str, apart: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Gradient(Row):
-    """The gradient of one parameter.
+    """The gradient of one parameter, or of a tensor of the batch.
 
     Attributes:
-        name: of the parameter in b.
+        name: of the parameter in b; or of a tensor of the batch that requires a gradient, as "batch['x']".
         verdict: as of a row.
         apart: the distance of the two programs' gradients in float64, in parts of the norm.
         bound: how much of that rounding explains.
@@ -81,14 +83,21 @@ def gradients(a: Side, b: Side, calls: Calls, partners: tuple[Match, ...], value
     for side, tape, held, own in zip((a, b), tapes, values, paths_of(calls), strict=True):
         program, made = side.copy(), Wide(precision, apart=False)
         side.run(program, Tape(), own, backward=True)
-        low.append(_grads(program))
+        low.append(_grads(side, program))
         program = side.wide(precision, held)
-        side.run(program, tape, own, wide=made, backward=True)
-        wide.append(_grads(program))
+        try:
+            side.run(program, tape, own, wide=made, backward=True)
+        except Exception as error:
+            raise CompareError(
+                f"diff: {side.name}, this {side.title}, has no backward in {name_of(precision)}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        wide.append(_grads(side, program))
         ulps = max(ulps, made.ulps[0])
     eps = torch.finfo(precision).eps
     pairs = {name: own for match in partners
              for name, own in _pairs(match, *low, *wide).items()}  # fmt: skip
+    pairs |= {name: [both[side][name] for both in (low, wide) for side in (0, 1)] for name in b.leaves}
     largest = max((float(one.norm()) for own in pairs.values() for one in own[2:]), default=0.0)
     # What is zero but for rounding, as the gradient of a bias before a softmax, has no digits to compare.
     rows = [
@@ -98,10 +107,10 @@ def gradients(a: Side, b: Side, calls: Calls, partners: tuple[Match, ...], value
     return tuple(rows), _first(calls, tapes, rows, ulps * eps), len(low[1]) - len(pairs)
 
 
-def _grads(program: Any) -> Grads:
-    """By the names of parameters; where the loss does not depend on one, its gradient is zero."""
+def _grads(side: Side, program: Any) -> Grads:
+    """By the names of parameters and of what is in the batch; where the loss depends on none of it, they are zero."""
     named = program.named_parameters() if isinstance(program, nn.Module) else ()
-    floats = ((name, p) for name, p in named if p.is_floating_point() or p.is_complex())
+    floats = [*((name, p) for name, p in named if p.is_floating_point() or p.is_complex()), *side.leaves.items()]
     return {unwrapped(name): torch.zeros_like(p) if p.grad is None else p.grad for name, p in floats}
 
 

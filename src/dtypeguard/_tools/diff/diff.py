@@ -49,7 +49,8 @@ def diff(a: Any, b: Any, /, batch: Any, *, names: Names = None, loss: Callable[.
         names: of modules that are called otherwise: a dict of patterns, `{"encoder.layer.*": "blocks.*"}`, or a
             function of a's names that gives b's, or None. Modules that are not named are matched by their names, their
             weights, what is in them, and the order of their calls.
-        loss: a function of the output, or of the output and the batch: compare gradients too.
+        loss: a function of the output, or of the output and the batch: compare gradients too, of parameters and of
+            what in the batch requires them; of functions those of all that is floating in the batch.
 
     Returns:
         The verdict, the first module that parts, and a row for each module.
@@ -112,7 +113,7 @@ def _live(a: Side, b: Side, names: Names, dtypes: Dtypes | None) -> ProgramDiff:
     behind: Point | None = None
     if a.loss is not None:
         grads, behind, left = gradients(a, b, found.calls, found.partners, found.values, found.precision)
-        if left or not grads:
+        if left:
             found.notes.append(
                 f"the gradients of {left} parameters of b were not compared: no module of a has the same"
             )

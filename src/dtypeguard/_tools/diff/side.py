@@ -36,6 +36,8 @@ class Side:
         draws: the random numbers that all runs of both programs share.
         loss: of the output and the batch.
         runs: how often it ran.
+        leaves: after a backward, the tensors of the batch that have gradients, as the caller would write them: where
+            they require them, and all floating ones of a function.
         tool: what the user called.
         takes: the dtype to which the batch is cast for it; None where it gets the batch as it is.
         compiled: compiles a copy as the model is compiled; None where it is not.
@@ -48,6 +50,7 @@ class Side:
     draws: Draws
     loss: Loss | None = None
     runs: int = 0
+    leaves: dict[str, Tensor] = field(default_factory=dict)
     tool: str = "diff"
     takes: torch.dtype | None = None
     compiled: Callable[[nn.Module], nn.Module] | None = field(init=False)
@@ -129,7 +132,9 @@ class Side:
         self.runs += 1
         tell(lambda: f"run {self.runs} of {self.name}")
         batch = self.batch.to((dtype or self.takes) if wide is None else wide.dtype)
-        batch = batch.map(lambda t: t.detach().to(self.device).requires_grad_(t.requires_grad))
+        batch = batch.map(lambda t: t.detach().to(self.device))
+        if backward:
+            self.leaves = self._followed(batch)
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.set_grad_enabled(backward))
             if not bare:
@@ -141,7 +146,8 @@ class Side:
             try:
                 whole = program(*batch.args, **batch.kwargs)
                 if backward and self.loss is not None:
-                    self._loss_of(whole, batch, wide).backward()
+                    inputs = None if self.model is not None else list(self.leaves.values())  # and of nothing outside
+                    self._loss_of(whole, batch, wide).backward(inputs=inputs)
                 out = [t for t in tensors_in(whole) if is_dense(t)]
             except Exception as error:
                 if wide is not None or isinstance(error, CompareError):
@@ -154,6 +160,21 @@ class Side:
         if ROOT not in tape.passages:
             tape.passages[ROOT] = self.whole(out, wide)
         return out
+
+    def _followed(self, batch: Batch) -> dict[str, Tensor]:
+        """The tensors of a copy of the batch that will have gradients."""
+        found: dict[str, Tensor] = {}
+        several = isinstance(self.batch.given, tuple | dict)
+        for (name, own), (_, tensor) in zip(self.batch.tensors(), batch.tensors(), strict=True):
+            if own.is_floating_point() and (own.requires_grad or self.model is None):
+                told = f"batch[{name if name.isdecimal() else repr(name)}]" if several else "batch"
+                found[f"{told}, tensor {len(found)}" if told in found else told] = tensor.requires_grad_()
+        if self.model is None and not found:
+            raise CompareError(
+                f"{self.tool}: `loss` compares gradients, and {self.name}, this {self.title}, has none to compare: a "
+                "function has no parameters, and nothing in the batch is floating: pass a module"
+            )
+        return found
 
     def _loss_of(self, whole: Any, batch: Batch, wide: Wide | None) -> Any:
         assert self.loss is not None
