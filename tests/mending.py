@@ -42,6 +42,7 @@ class Mended:
         state = torch.get_rng_state(), torch.get_default_dtype()
         torch.manual_seed(0)
         audit, out, error, raised = dtypeguard.audit(values=self.values), io.StringIO(), "", ()
+        merged = audit.report._recorder.findings.merged = set()
         try:
             with contextlib.redirect_stdout(out), audit:
                 exec(compile(mended, self.path, "exec"), {"__name__": "__main__", "__file__": str(self.path)})
@@ -57,4 +58,4 @@ class Mended:
         lines = out.getvalue().splitlines()
         widened = tuple(audit.report._recorder.findings.widened())
         found, files = list(audit.report.findings), (str(self.path),)
-        return Run(found, int(bool(error)), error, raised, lines, files=files, widened=widened)
+        return Run(found, int(bool(error)), error, raised, lines, files=files, widened=widened, merged=tuple(merged))

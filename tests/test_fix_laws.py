@@ -85,6 +85,25 @@ NEVER = {
 }
 
 
+STAMPS = "import numpy as np\n\nstamps = torch.from_numpy(np.arange(1000) * 0.001 + 1.7e9)\nw = torch.rand(1000)\n"
+# Programs that are right but for a finding, with the safe edits that leave what they print: none, or a line less.
+RIGHT = {
+    "a result that stays wide": ("x = torch.rand(4)\nx.half()\nprint(x.sum().item())", {"x.half()"}),
+    "ids": ("ids = torch.tensor([1, 16777217])\nids.float()\nprint(ids.max().item())", {"ids.float()"}),
+    "fractions": ("loss = torch.rand(1000) * 1000\nloss.int()\nprint(f'{loss.mean().item():.2f}')", {"loss.int()"}),
+    "two casts": (
+        "x, lin = torch.rand(4, 8), nn.Linear(8, 8)\nx.half()\nx.bfloat16()\nprint(lin(x).sum().item())",
+        {"x.half()", "x.bfloat16()"},
+    ),
+    "time stamps": (f"{STAMPS}print(f'{{((stamps * w).sum() / w.sum()).item():.3f}}')", set()),
+    "whole numbers": (
+        "import numpy as np\n\nids = torch.from_numpy(np.array([16777217.0, 16777219.0]))\n"
+        "print((ids * torch.tensor([1.0, 2.0])).sum() > 0)",
+        set(),
+    ),
+}
+
+
 def edited(tmp_path, monkeypatch, program):
     monkeypatch.chdir(tmp_path)
     return Mended(tmp_path / "program.py", f"{IMPORTS}\n{program}\n".encode(), values=True)
@@ -103,3 +122,13 @@ def test_what_is_never_written(tmp_path, monkeypatch, program, text):
     made = edited(tmp_path, monkeypatch, program)
     assert made.first.bad
     assert text not in made.data.decode()
+
+
+@pytest.mark.parametrize(("program", "gone"), RIGHT.values(), ids=RIGHT)
+def test_a_safe_edit_leaves_a_right_program_as_it_is(tmp_path, monkeypatch, program, gone):
+    made = edited(tmp_path, monkeypatch, program)
+    assert made.first.bad
+    safe = [edit for edit in made.edits if edit.safe]
+    changed = [line for edit in safe for line in edit.diff.splitlines() if line[:1] in "+-" and line[1:2] not in "+-"]
+    assert {line[1:] for line in changed} == gone
+    assert not any(line.startswith("+") for line in changed)

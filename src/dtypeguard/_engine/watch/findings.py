@@ -16,6 +16,19 @@ from .sites import Site, site_at
 
 _WORSE = [severity.value for severity in Severity]
 _MEASURED = "DG9"  # the family that looks at values
+_SAMPLE, _DISTINCT = 4096, 0.9  # values that are looked at, and the share that a cast must keep apart
+
+
+def _merges(source: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether a cast of float64 changes whole numbers, or makes equal what was not: ids, time stamps, large offsets."""
+    if source.dtype is not torch.float64 or source.device.type != "cpu":
+        return False
+    some = source.detach().flatten()[:_SAMPLE]
+    some = some[some.isfinite()]
+    cast = some.to(dtype)
+    if bool((some == some.round()).all()):
+        return bool((cast != some).any())
+    return cast.unique().numel() < _DISTINCT * some.unique().numel()
 
 
 def _severity(finding: Finding) -> int:
@@ -62,6 +75,7 @@ class Findings:
         self._lock = threading.Lock()
         self._findings: dict[tuple[Any, ...], tuple[Finding, Site]] = {}
         self._casts: dict[tuple[Any, ...], tuple[Cast, Site]] = {}
+        self.merged: set[tuple[str, int]] | None = None  # lines at which float32 has too few digits; None: unasked
 
     def rows(self) -> list[Finding]:
         """Worst first, then as they came."""
@@ -186,6 +200,8 @@ class Findings:
         if mine is None:
             return
         site = mine
+        if self.merged is not None and dtype is torch.float32 and _merges(source, dtype):
+            self.merged.add((site.file, site.line))
         key = (kind, op, source.dtype, dtype, site, module, device)
         with self._lock:
             row = self._casts.get(key)

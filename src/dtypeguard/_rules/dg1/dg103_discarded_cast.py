@@ -20,7 +20,7 @@ RULE = Rule(
         "`Tensor.to`, `.type`, `.half` and the like return another tensor; only `Module.to` changes what "
         "it is called on."
     ),
-    safe=("keep_result",),
+    safe=("keep_result", "without_cast"),
     unsafe=("without_copy",),
     sources=("https://docs.pytorch.org/docs/stable/generated/torch.Tensor.to.html",),
 )

@@ -163,6 +163,7 @@ def run(folder: str) -> None:
     status, error, raised = 0, "", []
     recording = audit(**of_audit(options))
     report = recording.report
+    merged = report._recorder.findings.merged = set()
     watch = _Watch(report, spec)
     try:
         with recording:
@@ -185,7 +186,7 @@ def run(folder: str) -> None:
         "raised": [(file, line) for file, line in mine if "site-packages" not in file],
         "operations": report._recorder.operations, "outside": fence.outside,
         "files": [file for file in loaded if inside(file, copy)], "widened": report._recorder.findings.widened(),
-        "truncated": report._recorder.findings.truncated(),
+        "truncated": report._recorder.findings.truncated(), "merged": list(merged),
     }  # fmt: skip
     with open(os.path.join(folder, "result"), "wb") as stream:
         pickle.dump(result, stream)

@@ -303,3 +303,12 @@ def keep_result(place: Place, at: At) -> Iterator[Candidate]:
     if target is not None and (read or drawn):
         begin = source.extent(call)[0]
         yield [Change(source.file, begin, begin, f"{drawn[1] if drawn else source.code(target)} = ")]
+
+
+@move
+def without_cast(place: Place, at: At) -> Iterator[Candidate]:
+    """Deletes the cast that nothing reads."""
+    source, call = at.source, at.node
+    target = source.on(call) if isinstance(call, cst.Call) and isinstance(source.parents[call], cst.Expr) else None
+    if isinstance(target, cst.Name | cst.Attribute | cst.Subscript):
+        yield [source.without(source.line_of(call))]
