@@ -1,5 +1,7 @@
 """Contracts inside `torch.compile(fullgraph=True)`: one graph, casts in it, the mode of the trace."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from jaxtyping import Float, Float32, Int64
@@ -195,6 +197,42 @@ class Named(Tensor):
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
+
+
+@dtypeguard.enforce
+@dataclass
+class Batch:
+    x: Float32[Tensor, "b d"]
+    y: Int64[Tensor, "b"]
+
+    @property
+    @dtypeguard.enforce
+    def halves(self) -> Float[Tensor, "b d"]:
+        return self.x / 2
+
+    @dtypeguard.enforce
+    def times(self, factor: float) -> Float[Tensor, "b d"]:
+        return self.x * factor
+
+    @staticmethod
+    @dtypeguard.enforce
+    def scaled(x: Float32[Tensor, "b d"]) -> Float32[Tensor, "b d"]:
+        return x * 2
+
+
+def total(x, y):
+    batch = Batch(x, y)
+    return batch.scaled(batch.x).sum() + batch.times(2.0).sum() + batch.halves.sum() + batch.y.sum()
+
+
+def test_a_dataclass_that_is_made_in_the_graph():
+    counter, y = CompileCounter(), torch.ones(2, dtype=torch.int64)
+    assert torch.compile(total, fullgraph=True, backend=counter)(torch.ones(2, 3), y) == 29
+    assert counter.frame_count == 1
+    with dtypeguard.mode("strict"), pytest.raises(Unsupported, match="argument `x`"):
+        torch.compile(total, fullgraph=True, backend="eager")(torch.ones(2, 3).half(), y)
+    with dtypeguard.mode("lenient"), pytest.warns(dtypeguard.CastWarning):
+        assert torch.compile(total, fullgraph=True, backend="eager")(torch.ones(2, 3).double(), y) == 29
 
 
 def test_a_subclass_is_checked_in_the_graph_too():

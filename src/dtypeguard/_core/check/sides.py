@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..base.dtypes import FLOATING
 from ..base.errors import Violation, summary
 from ..contract.anchor import anchor_of
-from ..contract.model import Path, written
+from ..contract.model import Contract, Path, written
 from .reference import collect
 from .reports import report_dtype
 from .state import CallState
@@ -84,7 +84,7 @@ def _calls() -> Iterator[tuple[CallState, FrameType]]:
         if frame.f_code.co_filename.startswith(_WRAPPER):
             names = frame.f_locals
             contract = names.get("_dg_contract")
-            if contract is not None and contract.sides:
+            if isinstance(contract, Contract) and contract.sides:
                 call = collect(contract, tuple(names[param.name] for param in contract.params))
                 if call.sides:
                     yield call, frame

@@ -33,7 +33,7 @@ class Param:
     skip: bool = False
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Contract:
     """Everything that is known about a function before it is called."""
 

@@ -8,6 +8,7 @@ import functools
 import inspect
 import itertools
 import linecache
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -239,9 +240,9 @@ def source(fn: Any, contract: Contract, anchor: Slots | None) -> tuple[list[str]
     if result != []:
         tail += [f"    return _dg_judge({values}, _dg_out{bound})"]
     lines += [f"    {variable} = None" for variable in writer.initial]
-    if not arguments:
+    head = _anchor_lines(contract, names[0], anchor, device) if anchored and (arguments or result) else []
+    if not arguments and not head:
         return [*lines, *tail], closure
-    head = _anchor_lines(contract, names[0], anchor, device) if anchored else []
     lines += ["    while True:", "        try:", *(f"            {line}" for line in head), *arguments]
     lines += ["        except _dg_Exception: break", *(f"    {line}" for line in tail)]
     return [*lines, f"    {give_up}"], closure
@@ -268,6 +269,8 @@ def build(fn: Any, contract: Contract, *, anchor: Slots | None = None) -> Any:
     guarded = ["    try:", *(f"    {line}" for line in lines[2:]), "    except: _dg_hide_frames(); raise"]
     inner = "\n".join(f"    {line}" for line in (*lines[:2], *guarded))
     closure = {name: value for name, value in closure.items() if name in inner}
+    if _may_have_no_source(fn) and "_dg_contract" in closure:
+        inner, closure["_dg_contract"] = inner.replace("_dg_contract", "_dg_contract()"), _reader(contract)
     code = _compiled(f"def _dg_factory({', '.join(closure)}):\n{inner}\n    return wrapper\n")
     namespace: dict[str, Any] = {}
     exec(code, getattr(fn, "__globals__", {}), namespace)
@@ -279,6 +282,30 @@ def build(fn: Any, contract: Contract, *, anchor: Slots | None = None) -> Any:
         cell = wrapper.__closure__[wrapper.__code__.co_freevars.index("_dg_slot")]
         cell.cell_contents = _first_look(cell)
     return wrapper
+
+
+def _may_have_no_source(fn: Any) -> bool:
+    """Whether it is a method of a class whose objects may be made in a graph: there Dynamo knows globals only."""
+    name = getattr(fn, "__qualname__", "").rpartition("<locals>.")[2]
+    return "." in name and not name.endswith(".forward")
+
+
+_of_methods: dict[int, weakref.ref[Contract]] = {}
+
+
+def _reader(contract: Contract) -> Callable[[], Contract | None]:
+    """Gives a contract for as long as the reader lives."""
+    number = next(_numbers)
+
+    def read() -> Contract | None:
+        return _of_methods[number]()
+
+    def forget(_: object) -> None:
+        _of_methods.pop(number, None)
+
+    _of_methods[number] = weakref.ref(contract, forget)
+    read.contract = contract  # type: ignore[attr-defined]  # which Dynamo does not look at
+    return read
 
 
 # `warnings.warn(stacklevel=2)` does not count frames of files with both words in their names, so a warning that a body
@@ -367,9 +394,10 @@ def _first_look(cell: Any) -> Callable[[Any], Tensor | None]:
         if found is not None and isinstance(tensor, nn.Parameter):
             namespace: dict[str, Any] = {"find": _find_any, "asked": facts_for_wrapper, "Parameter": nn.Parameter}
             exec(_READER.format(path=found.first.format(self="self")), namespace)
-            cell.cell_contents = namespace["read"]
+            look.cell.cell_contents = namespace["read"]  # type: ignore[attr-defined]
         return tensor
 
+    look.cell = cell  # type: ignore[attr-defined]  # Dynamo takes no cell among what a function closes over
     return look
 
 

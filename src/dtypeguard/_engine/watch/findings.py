@@ -28,7 +28,7 @@ def _merges(source: torch.Tensor, dtype: torch.dtype) -> bool:
     cast = some.to(dtype)
     if bool((some == some.round()).all()):
         return bool((cast != some).any())
-    return cast.unique().numel() < _DISTINCT * some.unique().numel()
+    return len(set(cast.tolist())) < _DISTINCT * len(set(some.tolist()))
 
 
 def _severity(finding: Finding) -> int:
