@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -15,7 +15,7 @@ from .match import Calls, Match, Model, Names, matched
 from .points import Point, between, expected, farthest, of_other_sizes, points_of, units_of
 from .side import ROOT, Given, Side, Values
 from .tape import Key, Named, Tape, is_dense, paired
-from .undone import digests, loose_of, made_up_for, named_again, outside, tables_of
+from .undone import LEAST, digests, loose_of, made_up_for, named_again, outside, tables_of
 from .wide import Wide, digest
 
 WHOLE: Calls = {ROOT: (Match("", ("",), ""), (ROOT,))}  # two programs that stand for each other
@@ -95,14 +95,23 @@ def measure(a: Side, b: Side, names: Names) -> Found:
                 calls = {key: call for key, call in calls.items() if key not in fused}
                 points = _on_inputs_of_a(sides, calls, tapes[0], values, precision, states, tables)
             more = _amplification(sides, outs, free)
-            several = made_up_for(points, calls, free, more * torch.finfo(precision).eps / 2, more * tables)
+            limits = more * torch.finfo(precision).eps / 2, more * tables, more * b.spacing / 2
+            weights = {path for path, told in states.items() if told}
+            several, hidden = made_up_for(points, calls, free, limits, weights, _given(b, precision, values, calls))
             if several:  # inside, they run on b's own tensors
                 notes += [_told_of(keys) for keys in several.values() if keys][:_NOTES]
                 partners = tuple(match for match in partners if not states.get(match.b))
                 whole, before = calls, points
                 calls = outside(calls, several, free[1])
                 points = _on_inputs_of_a(sides, calls, tapes[0], values, precision, states, tables)
-                if again := named_again(several, before, points, free[1]):
+                again = named_again(several, before, points, free[1])
+                loosely = {
+                    path for path, _ in several if any(one.startswith(f"{path}." * bool(path)) for one in weights)
+                }
+                for point in points:
+                    if point.key[0] in loosely and not point.before and point.apart >= limits[2] * LEAST:
+                        point.bound = max(point.bound, limits[2])
+                if again := again + [p for p in before if p.differs and p.key in hidden and p not in again]:
                     calls, points = calls | {key: whole[key] for key in whole if key not in calls}, again + points
             around = {calls[parent][0].b for parent in fused.values()} | _around_unmatched(calls, loose)
             for point in points:
@@ -199,6 +208,17 @@ def _wide(sides: tuple[Side, Side], values: tuple[Values, Values], precision: to
             bound = passage.bounds[1][0], narrow
             passage.bounds = bound, bound
     return made
+
+
+def _given(side: Side, precision: torch.dtype, values: tuple[Values, Values], calls: Calls) -> Callable[[Given], Tape]:
+    """Runs b in a wide dtype with what some of its calls are to return."""
+
+    def run(given: Given) -> Tape:
+        tape = Tape()
+        side.run(side.wide(precision, values[1]), tape, paths_of(calls)[1], given, Wide(precision, apart=False))
+        return tape
+
+    return run
 
 
 def paths_of(calls: Calls) -> tuple[set[str], set[str]]:
