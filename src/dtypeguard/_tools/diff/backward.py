@@ -77,9 +77,12 @@ Grads = dict[str, Tensor]
 
 
 def gradients(a: Side, b: Side, calls: Calls, partners: tuple[Match, ...], values: tuple[Values, Values],
-              precision: torch.dtype) -> tuple[tuple[Gradient, ...], Point | None, int]:  # fmt: skip
-    """The gradients of parameters that have a partner, the point where they part, and how many have none."""
-    low, wide, tapes, ulps = [], [], (Tape(), Tape()), 1.0
+              precision: torch.dtype, tables: float) -> tuple[tuple[Gradient, ...], Point | None, int]:  # fmt: skip
+    """The gradients of parameters that have a partner, the point where they part, and how many have none.
+
+    `tables` is what rounding has changed in constants.
+    """
+    low, wide, tapes, ulps, narrow = [], [], (Tape(), Tape()), 1.0, 0.0
     for side, tape, held, own in zip((a, b), tapes, values, paths_of(calls), strict=True):
         program, made = side.copy(), Wide(precision, apart=False)
         side.run(program, Tape(), own, backward=True)
@@ -93,7 +96,7 @@ def gradients(a: Side, b: Side, calls: Calls, partners: tuple[Match, ...], value
                 f"{type(error).__name__}: {error}"
             ) from error
         wide.append(_grads(side, program))
-        ulps = max(ulps, made.ulps[0])
+        ulps, narrow = max(ulps, made.ulps[0]), max(narrow, made.narrow[0])
     eps = torch.finfo(precision).eps
     pairs = {name: own for match in partners
              for name, own in _pairs(match, *low, *wide).items()}  # fmt: skip
@@ -101,10 +104,10 @@ def gradients(a: Side, b: Side, calls: Calls, partners: tuple[Match, ...], value
     largest = max((float(one.norm()) for own in pairs.values() for one in own[2:]), default=0.0)
     # What is zero but for rounding, as the gradient of a bias before a softmax, has no digits to compare.
     rows = [
-        _row(name, own, ulps, eps) for name, own in pairs.items()
+        _row(name, own, ulps, eps, narrow + tables) for name, own in pairs.items()
         if max(float(one.norm()) for one in own[2:]) > ulps * eps * largest
     ]  # fmt: skip
-    return tuple(rows), _first(calls, tapes, rows, ulps * eps), len(low[1]) - len(pairs)
+    return tuple(rows), _first(calls, tapes, rows, ulps * eps + narrow + tables), len(low[1]) - len(pairs)
 
 
 def _grads(side: Side, program: Any) -> Grads:
@@ -136,11 +139,11 @@ def _pairs(match: Match, *grads: Grads) -> dict[str, list[Tensor]]:
     return found
 
 
-def _row(name: str, tensors: list[Tensor], ulps: float, eps: float) -> Gradient:
+def _row(name: str, tensors: list[Tensor], ulps: float, eps: float, narrow: float) -> Gradient:
     first, second, truth, other = tensors
     errors = distance(first, truth), distance(second, other, truth)
     counts = counted(errors, truth, (first, second))
-    apart, most = distance(other, truth), bound(errors, (roundoff(first), roundoff(second)), ulps, eps)
+    apart, most = distance(other, truth), bound(errors, (roundoff(first), roundoff(second)), ulps, eps, narrow)
     only: Literal["a", "b", ""] = "b" if not truth.any() else "a" if not other.any() else ""
     return Gradient(name, verdict_of(not apart <= most, worse(*counts)), apart, most, *errors, counts, only)
 

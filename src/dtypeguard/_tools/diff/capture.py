@@ -92,7 +92,7 @@ def _digests(model: Model) -> dict[str, str]:
 
 
 def _bytes(tensor: Tensor) -> bytes:
-    raw = tensor.detach().to("cpu", torch.bfloat16).contiguous().view(torch.uint8)
+    raw = tensor.detach().to("cpu", torch.bfloat16).flatten().view(torch.uint8)
     return hashlib.sha256(raw.numpy().tobytes()).digest()
 
 

@@ -40,6 +40,7 @@ class Found:
         output_roundings: how many roundings of each number the errors of the outputs are.
         dtypes: in which a and b compute, where these are two; each one's roundings are those to its own.
         partners: the modules whose weights are the same, so that gradients can be compared.
+        tables: what rounding has changed in constants that one of the programs computes.
     """
 
     calls: Calls
@@ -56,6 +57,7 @@ class Found:
     notes: list[str] = field(default_factory=list)
     dtypes: tuple[torch.dtype, torch.dtype] | None = None
     partners: tuple[Match, ...] = ()
+    tables: float = 0.0
 
 
 def measure(a: Side, b: Side, names: Names) -> Found:
@@ -83,6 +85,10 @@ def measure(a: Side, b: Side, names: Names) -> Found:
         tables = max(tables_of(a, others[0]), tables_of(b, others[1]))
         states = _compare_weights(*models, {match for match, _ in calls.values()}, values)
     growth = dict(_growth(calls, *tapes))
+    for key, (_, keys) in calls.items():
+        if len(keys) == 1 and key != ROOT:
+            its = tapes[0].passages[keys[0]]
+            its.shared = {its.inputs[n][0] for n in paired(tapes[1].passages[key].inputs, its.inputs).values()}
     partners = tuple({match: None for match, _ in calls.values()})
     tapes[1].passages.clear()
     precision, free = _on_own_inputs(sides, values, calls if modules else {})
@@ -132,7 +138,7 @@ def measure(a: Side, b: Side, names: Names) -> Found:
     return Found(
         calls=calls, points=points, errors=errors, distance=between(outs[1], outs[0]), growth=growth, alone=alone,
         states=states, precision=precision, output_roundings=felt, outputs=[*outs, *ends], values=values, notes=notes,
-        partners=partners,
+        partners=partners, tables=tables,
     )  # fmt: skip
 
 
@@ -231,7 +237,11 @@ def _overrides(calls: Calls, tape: Tape | None) -> tuple[Given, Given]:
     kept = {key for _, keys in calls.values() for key in keys}
 
     def of_a(key: Key) -> tuple[Named, Named] | None:
-        return (tape.passages[key].inputs, tape.passages[key].outputs) if tape is not None and key in kept else None
+        if tape is None or key not in kept:
+            return None
+        passage = tape.passages[key]
+        # What only a's module gets, b's computes or reads elsewhere: then a's has its own in the wide dtype too.
+        return [one for one in passage.inputs if passage.shared is None or one[0] in passage.shared], passage.outputs
 
     def of_b(key: Key) -> tuple[Named, Named] | None:
         return expected(calls[key], tape) if tape is not None and key in calls else None

@@ -45,6 +45,7 @@ class Passage:
         times: when it was entered and left.
         grads: the gradients of inputs (0) and outputs (1), by their names, where there is a backward.
         followed: the inputs and outputs that a gradient may come to.
+        shared: the inputs that the call of the other program gets too; None for all.
     """
 
     key: Key
@@ -56,6 +57,7 @@ class Passage:
     times: tuple[int, int] = (0, 0)
     grads: dict[tuple[int, str], Tensor] = field(default_factory=dict)
     followed: set[tuple[int, str]] = field(default_factory=set)
+    shared: set[str] | None = None
 
     def follow(self, place: int, tensors: Named) -> None:
         """Keep the gradients of tensors when they come."""
@@ -152,7 +154,6 @@ class Wires:
             labelled = [*zip(_labels(module, len(args)), args, strict=False), *kwargs.items()]
             tensors = list(_tensors(labelled))
             self._tape.keep(passage.inputs, tensors)
-            passage.follow(0, tensors)
             passage.bounds = bound, bound
             passage.times = self._tick(), 0
             if self._wide is not None:
@@ -161,7 +162,7 @@ class Wires:
             self._open.append((passage, replaced))
             found = self._given(passage.key)
             if found is None:
-                return None
+                return self._followed(passage, labelled, len(args))
             partner = paired(passage.inputs, found[0])
             known: dict[int, Tensor] = {}
 
@@ -182,6 +183,19 @@ class Wires:
             )
 
         return before
+
+    def _followed(self, passage: Passage, labelled: list[tuple[str, Any]], count: int) -> Any:
+        """The arguments as views of their own, so that a gradient is of this module alone; nothing without a graph."""
+        views = {
+            name: value.view_as(value) for name, value in labelled
+            if isinstance(value, Tensor) and value.requires_grad and torch.is_grad_enabled() and is_dense(value)
+        }  # fmt: skip
+        passage.follow(0, [(name, tensor) for name, tensor in _tensors(labelled) if name not in views])
+        if not views:
+            return None
+        passage.follow(0, list(views.items()))
+        given = [(name, views.get(name, value)) for name, value in labelled]
+        return tuple(value for _, value in given[:count]), dict(given[count:])
 
     @_bare
     def _on_return(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> Any:
