@@ -93,7 +93,7 @@ def least(b: Block) -> None:
 
 
 def eps(b: Block) -> None:
-    b.norm.eps = 1e-4
+    b.norm.eps = 1e-4 if b.norm.weight.dtype is torch.float32 else 0.1  # what rounding weights does hides less
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])

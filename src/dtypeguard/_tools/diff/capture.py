@@ -18,7 +18,7 @@ from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
 from ..._show.files import write
 from ..compare.subject import REFUSALS
-from .distances import distance
+from .distances import distance, roundoff
 from .match import Calls, Model, Names, matched
 from .measure import Found, unmatched
 from .points import Point, point_of
@@ -50,6 +50,17 @@ class Recorded:
     low: dict[str, Tensor]
     wide: dict[str, Tensor]
     versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """In which it computes: the coarsest that one of its modules gets or returns."""
+        floats = (t.dtype for t in self.low.values() if t.is_floating_point())
+        return max(floats, key=lambda dtype: torch.finfo(dtype).eps, default=None)
+
+    @property
+    def dtypes(self) -> set[torch.dtype]:
+        """Of what is floating in the batch."""
+        return {t.dtype for _, t in self.model.passages[ROOT].inputs if t.is_floating_point()}
 
 
 def recorded(side: Side) -> Recorded:
@@ -276,6 +287,8 @@ def _points(a: Recorded, b: Recorded, calls: Calls) -> list[Point]:
                 whole = truth if wide[0] is None else wide[0], truth if wide[1] is None else wide[1]
                 count = len(low[0])
                 ulps, narrow = map(max, zip(its.bounds[place], mine.bounds[place], strict=True))
+                if low[0].dtype is not low[1].dtype:  # weights of one are rounded, and nobody has the others
+                    narrow += max(map(roundoff, low))
                 point = point_of(
                     low, (whole[0][:count], whole[1][:count]), ulps, _EPS, narrow, key=key, site=mine.site,
                     match=calls[mine.parent][0] if place == 0 and mine.parent is not None else match,

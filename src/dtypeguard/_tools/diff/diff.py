@@ -3,7 +3,7 @@
 import itertools
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -84,9 +84,14 @@ def diff(a: Any, b: Any, /, batch: Any, *, names: Names = None, loss: Callable[.
         elif loss is not None:
             raise ValueError("diff: a capture has no gradients: loss= needs two models")
         else:
+            for side, other in ((first, second), (second, first)):
+                if isinstance(side, Side) and isinstance(other, Recorded):
+                    side.takes = _taken(side, other.dtypes)
             records = [side if isinstance(side, Recorded) else recorded(side) for side in (first, second)]
-            with in_samples():
-                made = _result_of(first, second, part(records[0], records[1], names))
+            with in_samples(), in_own_roundings(records[0].dtype, records[1].dtype) as dtypes:
+                found = part(records[0], records[1], names)
+                found.dtypes = dtypes
+                made = _result_of(first, second, found)
         made.runs = tuple(side.runs if isinstance(side, Side) else 0 for side in (first, second))
         if not draws.same:
             made.notes.append("the programs draw random numbers at different places, and differ by these too")
@@ -97,9 +102,8 @@ def diff(a: Any, b: Any, /, batch: Any, *, names: Names = None, loss: Callable[.
 
 def _live(a: Side, b: Side, names: Names, dtypes: Dtypes | None) -> ProgramDiff:
     """Two programs that are here."""
-    given = {tensor.dtype for _, tensor in a.batch.tensors() if tensor.is_floating_point()}
     for side, other in ((a, b), (b, a)) if dtypes else ():
-        side.takes = side.dtype if given == {other.dtype} else None
+        side.takes = _taken(side, {other.dtype})
     found = measure(a, b, names)
     found.notes += [f"{side.name} got the batch in {name_of(side.takes)}" for side in (a, b) if side.takes is not None]
     _check_values(found.outputs[:2])
@@ -126,6 +130,12 @@ def _live(a: Side, b: Side, names: Names, dtypes: Dtypes | None) -> ProgramDiff:
     made.add_gradients(grads)
     made.tokens = _tokens(found, a.batch)
     return made
+
+
+def _taken(side: Side, dtypes: Collection[torch.dtype | None]) -> torch.dtype | None:
+    """The dtype to which the batch is cast for a program, where it is in the other one's."""
+    given = {tensor.dtype for _, tensor in side.batch.tensors() if tensor.is_floating_point()}
+    return side.dtype if given and given == {*dtypes} and side.dtype not in given else None
 
 
 def _check_values(outputs: list[list[Tensor]]) -> None:

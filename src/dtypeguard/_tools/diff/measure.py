@@ -15,12 +15,13 @@ from .match import Calls, Match, Model, Names, matched
 from .points import Point, between, expected, farthest, of_other_sizes, points_of, units_of
 from .side import ROOT, Given, Side, Values
 from .tape import Key, Named, Tape, is_dense, paired
-from .undone import LEAST, digests, loose_of, made_up_for, named_again, outside, tables_of
+from .undone import digests, loose_of, made_up_for, named_again, outside, tables_of
 from .wide import Wide, digest
 
 WHOLE: Calls = {ROOT: (Match("", ("",), ""), (ROOT,))}  # two programs that stand for each other
 
 _NOTES = 3
+_FOLDED = 2.0  # spacings that the roundings of weights move a result by, at most
 
 
 @dataclass
@@ -82,7 +83,7 @@ def measure(a: Side, b: Side, names: Names) -> Found:
         alone = unmatched(*models, calls)
         others = digests(models[1]), digests(models[0])
         loose = loose_of(alone[0], models[0], others[0]), loose_of(alone[1], models[1], others[1])
-        tables = max(tables_of(a, others[0]), tables_of(b, others[1]))
+        tables = max(tables_of(a, models[1]), tables_of(b, models[0]))
         states = _compare_weights(*models, {match for match, _ in calls.values()}, values)
     growth = dict(_growth(calls, *tapes))
     for key, (_, keys) in calls.items():
@@ -101,7 +102,7 @@ def measure(a: Side, b: Side, names: Names) -> Found:
                 calls = {key: call for key, call in calls.items() if key not in fused}
                 points = _on_inputs_of_a(sides, calls, tapes[0], values, precision, states, tables)
             more = _amplification(sides, outs, free)
-            limits = more * torch.finfo(precision).eps / 2, more * tables, more * b.spacing / 2
+            limits = more * torch.finfo(precision).eps / 2, more * tables, _FOLDED * more * b.spacing
             weights = {path for path, told in states.items() if told}
             several, hidden = made_up_for(points, calls, free, limits, weights, _given(b, precision, values, calls))
             if several:  # inside, they run on b's own tensors
@@ -115,7 +116,7 @@ def measure(a: Side, b: Side, names: Names) -> Found:
                     path for path, _ in several if any(one.startswith(f"{path}." * bool(path)) for one in weights)
                 }
                 for point in points:
-                    if point.key[0] in loosely and not point.before and point.apart >= limits[2] * LEAST:
+                    if point.key[0] in loosely and not point.before:
                         point.bound = max(point.bound, limits[2])
                 if again := again + [p for p in before if p.differs and p.key in hidden and p not in again]:
                     calls, points = calls | {key: whole[key] for key in whole if key not in calls}, again + points
@@ -261,8 +262,8 @@ def _on_inputs_of_a(sides: tuple[Side, Side], calls: Calls, tape: Tape, values: 
             known = set(paired(mine, theirs).values()) | {n for n, (name, _) in enumerate(theirs) if name in dict(mine)}
             told = [f"gets no {name}, as a's does" for n, (name, _) in enumerate(theirs) if n not in known]
             made, whole = low.passages[key].outputs, tape.passages[keys[0]].outputs
-            if of_other_sizes(match, made, whole) and not of_other_sizes(match, mine, theirs):
-                told.append(f"returns {list(made[0][1].shape)}, and a's {list(whole[0][1].shape)}")
+            if (others := of_other_sizes(match, made, whole)) and not of_other_sizes(match, mine, theirs):
+                told.append(f"returns {list(others[0][0].shape)}, and a's {list(others[0][1].shape)}")
             states.setdefault(match.b, []).extend(line for line in told if line not in states.get(match.b, ()))
     return list(points_of(calls, tape, low, *wide, torch.finfo(precision).eps, tables))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .distances import bound, counted, distance, roundoff, units, worse
 from .match import Calls, Match
-from .tape import Key, Named, Tape, paired
+from .tape import Key, Named, Tape, kind_of, paired
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ def points_of(
             ulps, narrow = map(max, zip(reference.bounds[place], wide.bounds[place], strict=True))
             seconds, others = dict(x_b), dict(y_b)
             pairs = paired(x_b, mine[place])
-            if not pairs and of_other_sizes(call[0], x_b, mine[place]) and not (place and resized):
+            if (place or not pairs) and not (place and resized) and of_other_sizes(call[0], x_b, mine[place]):
                 before = f"{key[0]}({x_b[0][0]})" if place == 0 else ""
                 point = Point(owner, key, before, low.site, math.inf, 0.0, (0.0, 0.0), (0.0, 0.0), math.inf)
                 found.append((low.times[place], point))
@@ -85,14 +85,14 @@ def points_of(
     yield from (point for _, point in sorted(found, key=lambda one: one[0]))
 
 
-def of_other_sizes(match: Match, x: Named, y: Named) -> bool:
-    """Whether the results of modules of one name are one tensor each, and hold not as many numbers."""
-    return (
-        match.how in ("name", "names")
-        and len(x) == len(y) == 1
-        and x[0][1].is_floating_point()
-        and x[0][1].numel() != y[0][1].numel()
-    )
+def of_other_sizes(match: Match, x: Named, y: Named) -> list[tuple[Tensor, Tensor]]:
+    """The results of modules of one name that hold not as many numbers, if there are as many results."""
+    if match.how not in ("name", "names") or len(x) != len(y):
+        return []
+    return [
+        (mine, its) for (_, mine), (_, its) in zip(x, y, strict=True)
+        if kind_of(mine) == kind_of(its) and mine.numel() != its.numel()
+    ]  # fmt: skip
 
 
 def point_of(

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 
 import torch
 
@@ -9,12 +10,11 @@ from .distances import roundoff
 from .match import Calls, Model
 from .points import Point, expected, farthest
 from .side import Given, Side
-from .tape import Key, Named, Tape, is_dense, paired
+from .tape import Key, Named, Passage, Tape, is_dense, paired
 from .wide import digest
 
 _NUMBER = re.compile(r"\d+")
-LEAST = 1 / 32  # of a rounding of the weights is what their roundings make of a result at least, if most are rounded
-_CLEARLY = 30.0  # times what is left of it a difference must be that something makes up for
+_CLEARLY = 5.0  # times what is left of it a difference must be that something makes up for
 
 
 def digests(model: Model) -> set[int]:
@@ -29,15 +29,22 @@ def loose_of(paths: list[str], model: Model, other: set[int]) -> list[str]:
     ]  # fmt: skip
 
 
-def tables_of(side: Side, other: set[int]) -> float:
-    """What rounding to float32 has changed in constants that the other model computes for itself, as frequencies."""
-    held = () if side.model is None else side.model.buffers()
-    floats = (t for t in held if t.dtype is torch.float32 and t.ndim and is_dense(t))
-    return max((roundoff(t) for t in floats if digest(t) not in other), default=0.0)
+def tables_of(side: Side, other: Model) -> float:
+    """What rounding has changed in constants that the other model computes for itself, as frequencies.
+
+    One in a dtype below float32 counts where the model computes in it, and the other holds none of its size.
+    """
+    held, known = () if side.model is None else side.model.buffers(), digests(other)
+    sizes = {tensor.numel() for own in other.held.values() for tensor in own.values()}
+    floats = (t for t in held if t.is_floating_point() and t.ndim and is_dense(t) and digest(t) not in known)
+    ours = (t for t in floats if t.dtype is torch.float32 or (t.dtype is side.dtype and t.numel() not in sizes))
+    return max(map(roundoff, ours), default=0.0)
 
 
-def made_up_for(points: list[Point], calls: Calls, free: tuple[Tape, Tape], limits: tuple[float, float, float],
-                weights: Collection[str], halfway: Callable[[Given], Tape]) -> tuple[dict[Key, set[Key]], set[Key]]:  # fmt: skip
+def made_up_for(
+    points: list[Point], calls: Calls, free: tuple[Tape, Tape], limits: tuple[float, float, float],
+    weights: Collection[str], halfway: Callable[[Given], Tape],
+) -> tuple[dict[Key, set[Key]], set[Key]]:  # fmt: skip
     """Calls that give the same on each program's own inputs though calls in them differ; and what is only hidden.
 
     A scale may stand in weights or behind them, and the channels between two layers may be in any order: then a call
@@ -54,8 +61,7 @@ def made_up_for(points: list[Point], calls: Calls, free: tuple[Tape, Tape], limi
         halfway: runs b with what some calls are to return instead.
     """
     differ = {point.key: list(_around(point.key, free[1])) for point in points if point.differs}
-    found: dict[Key, set[Key]] = {}
-    apart: dict[Key, tuple[float, float]] = {}
+    found: dict[Key, _Region] = {}
     for key, outer in differ.items():
         if key in found or any(one in found for one in outer):
             continue
@@ -63,54 +69,68 @@ def made_up_for(points: list[Point], calls: Calls, free: tuple[Tape, Tape], limi
             inner = {other for other, around in differ.items() if one in around}
             rounded = limits[2] * any(path in weights for path, _ in inner)
             known = _apart(one, calls, free, *limits[:2]) if one in calls else None
-            if known and (known[0] <= known[1] or rounded * LEAST <= known[0] <= known[1] + rounded):
-                found[one], apart[one] = inner, known
+            if known and known[0] <= known[1] + rounded:
+                clearly = max(known[1], _CLEARLY * known[0])
+                found[one] = _Region(inner, clearly, max(clearly, rounded))
                 break
         else:
             break
-    cancel = _tried(found, apart, calls, free, halfway)
-    hidden = set[Key]().union(*(inner - cancel for inner in found.values() if inner & cancel))
-    found = {one: inner & cancel for one, inner in found.items() if inner & cancel}
-    alike = {_NUMBER.sub("*", path) for path, _ in found}
-    more = {key: set[Key]() for key in calls if key not in found and _NUMBER.sub("*", key[0]) in alike}
-    return found | more, hidden
+    cancel = _cancelling(found, calls, free, halfway)
+    made = {one: region.inner & cancel for one, region in found.items() if region.inner & cancel}
+    hidden = set[Key]().union(*(found[one].inner - cancel for one in made))
+    alike = {_NUMBER.sub("*", path) for path, _ in made}
+    more = {key: set[Key]() for key in calls if key not in made and _NUMBER.sub("*", key[0]) in alike}
+    return made | more, hidden
 
 
-def _tried(found: dict[Key, set[Key]], apart: dict[Key, tuple[float, float]], calls: Calls, free: tuple[Tape, Tape],
-           halfway: Callable[[Given], Tape]) -> set[Key]:  # fmt: skip
+@dataclass(slots=True)
+class _Region:
+    """A call that gives the same though calls in it differ.
+
+    Attributes:
+        inner: the calls that differ.
+        clearly: a change of its result that is no rounding.
+        same: how far what is the same inside may be apart.
+    """
+
+    inner: set[Key]
+    clearly: float
+    same: float
+
+
+def _cancelling(
+    found: dict[Key, _Region], calls: Calls, free: tuple[Tape, Tape], halfway: Callable[[Given], Tape]
+) -> set[Key]:
     """Of the calls that differ, those of which half the difference changes the result around them."""
+    mean = {key: _mean(key, calls, free) for region in found.values() for key in region.inner}
+    pending = {
+        one: [key for key in sorted(region.inner) if _changed(mean[key], free[1].passages[key]) > region.same / 2]
+        for one, region in found.items()
+    }
+    same = {one: region.inner - set(pending[one]) for one, region in found.items()}  # they make up for what came before
     cancel: set[Key] = set()
-    clearly = {one: max(bound, _CLEARLY * left) for one, (left, bound) in apart.items()}
-    pending: dict[Key, list[Key]] = {}
-    for one, inner in found.items():
-        for key in sorted(inner):
-            mine, its = free[1].passages[key], expected(calls[key], free[0])
-            if (farthest(mine.outputs, its[1]) or 0.0) > clearly[one]:
-                pending.setdefault(one, []).append(key)
-            elif (farthest(mine.inputs, its[0]) or 0.0) > clearly[one]:
-                cancel.add(key)  # it makes up for what came before
     while any(pending.values()):
         tried = {one: keys.pop() for one, keys in pending.items() if keys}
-        given = {key: _halves(key, calls, free) for key in tried.values()}
+        given = {key: mean[key] for key in tried.values()}
         given |= {one: free[1].passages[one].outputs for one in tried}  # what follows is not concerned
         tape = halfway(lambda key, given=given: ([], given[key]) if key in given else None)  # type: ignore[misc]
-        cancel |= {
-            key for one, key in tried.items()
-            if (farthest(tape.passages[one].outputs, free[1].passages[one].outputs) or 0.0) > clearly[one]
-        }  # fmt: skip
+        for one, key in tried.items():
+            if _changed(tape.passages[one].outputs, free[1].passages[one]) > found[one].clearly:
+                cancel |= {key, *same[one]}
     return cancel
 
 
-def _halves(key: Key, calls: Calls, free: tuple[Tape, Tape]) -> Named:
-    """The mean of what both programs return there, each on its own inputs."""
+def _changed(results: Named, passage: Passage) -> float:
+    return farthest(results, passage.outputs) or 0.0
+
+
+def _mean(key: Key, calls: Calls, free: tuple[Tape, Tape]) -> Named:
+    """The mean of what both programs return there, each on its own inputs; of whole numbers a's."""
     mine = free[1].passages[key].outputs
     its = expected(calls[key], free[0])[1]
     own = dict(mine)
-    pairs = paired(mine, its)
-    return [
-        (name, (own[name] + its[n][1].reshape(own[name].shape)) / 2)
-        for name, n in pairs.items() if own[name].is_floating_point()
-    ]  # fmt: skip
+    pairs = ((name, own[name], its[n][1].reshape(own[name].shape)) for name, n in paired(mine, its).items())
+    return [(name, (x + y) / 2 if x.is_floating_point() else y) for name, x, y in pairs]
 
 
 def _apart(key: Key, calls: Calls, free: tuple[Tape, Tape], made: float, lost: float) -> tuple[float, float] | None:
