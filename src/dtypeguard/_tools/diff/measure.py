@@ -1,15 +1,17 @@
 """Both programs run, as they are and in float64, and are compared wherever both have the same tensor."""
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
+from ..._core.base.modules import unwrapped, walk
 from .distances import amplification, distance, roundings, roundoff
 from .match import Calls, Match, Model, Names, matched
 from .points import Point, between, expected, farthest, of_other_sizes, points_of, units_of
@@ -21,7 +23,7 @@ from .wide import Wide, digest
 WHOLE: Calls = {ROOT: (Match("", ("",), ""), (ROOT,))}  # two programs that stand for each other
 
 _NOTES = 3
-_FOLDED = 2.0  # spacings that the roundings of weights move a result by, at most
+_NOISE = 3.0  # times what one draw of roundings does another one does at most
 
 
 @dataclass
@@ -102,9 +104,11 @@ def measure(a: Side, b: Side, names: Names) -> Found:
                 calls = {key: call for key, call in calls.items() if key not in fused}
                 points = _on_inputs_of_a(sides, calls, tapes[0], values, precision, states, tables)
             more = _amplification(sides, outs, free)
-            limits = more * torch.finfo(precision).eps / 2, more * tables, _FOLDED * more * b.spacing
+            limits = more * torch.finfo(precision).eps / 2, more * tables
             weights = {path for path, told in states.items() if told}
-            several, hidden = made_up_for(points, calls, free, limits, weights, _given(b, precision, values, calls))
+            run = _runner(b, precision, values[1], calls)
+            noise = _noise(b, run, weights, free[1])
+            several, hidden = made_up_for(points, calls, free, limits, weights, noise, run)
             if several:  # inside, they run on b's own tensors
                 notes += [_told_of(keys) for keys in several.values() if keys][:_NOTES]
                 partners = tuple(match for match in partners if not states.get(match.b))
@@ -117,7 +121,7 @@ def measure(a: Side, b: Side, names: Names) -> Found:
                 }
                 for point in points:
                     if point.key[0] in loosely and not point.before:
-                        point.bound = max(point.bound, limits[2])
+                        point.bound = max(point.bound, noise(point.key))
                 if again := again + [p for p in before if p.differs and p.key in hidden and p not in again]:
                     calls, points = calls | {key: whole[key] for key in whole if key not in calls}, again + points
             around = {calls[parent][0].b for parent in fused.values()} | _around_unmatched(calls, loose)
@@ -217,15 +221,37 @@ def _wide(sides: tuple[Side, Side], values: tuple[Values, Values], precision: to
     return made
 
 
-def _given(side: Side, precision: torch.dtype, values: tuple[Values, Values], calls: Calls) -> Callable[[Given], Tape]:
-    """Runs b in a wide dtype with what some of its calls are to return."""
+def _runner(side: Side, precision: torch.dtype, values: Values, calls: Calls) -> Callable[..., Tape]:
+    """Runs b in a wide dtype with what some of its calls are to return, or with its weights changed."""
 
-    def run(given: Given) -> Tape:
-        tape = Tape()
-        side.run(side.wide(precision, values[1]), tape, paths_of(calls)[1], given, Wide(precision, apart=False))
+    def run(given: Given = lambda key: None, change: Callable[[nn.Module], None] = lambda model: None) -> Tape:
+        tape, model = Tape(), side.wide(precision, values)
+        change(model)
+        side.run(model, tape, paths_of(calls)[1], given, Wide(precision, apart=False))
         return tape
 
     return run
+
+
+def _noise(side: Side, run: Callable[..., Tape], weights: set[str], free: Tape) -> Callable[[Key], float]:
+    """How far the results of calls are moved when these modules' weights are rounded, as a run shows."""
+    generator = torch.Generator().manual_seed(0)
+
+    def rounded(model: nn.Module) -> None:
+        for path, module in walk(model):
+            for weight in module._parameters.values() if unwrapped(path) in weights else ():
+                if weight is not None and weight.is_floating_point():
+                    factors = torch.rand(weight.shape, generator=generator, dtype=torch.float64)
+                    weight.data *= 1 + ((factors - 0.5) * side.spacing).to(weight.device, weight.dtype)
+
+    @functools.cache
+    def tape() -> Tape:
+        return run(change=rounded)
+
+    def noise(key: Key) -> float:
+        return _NOISE * (farthest(tape().passages[key].outputs, free.passages[key].outputs) or 0.0)
+
+    return noise
 
 
 def paths_of(calls: Calls) -> tuple[set[str], set[str]]:

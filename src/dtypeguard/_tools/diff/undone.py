@@ -42,8 +42,8 @@ def tables_of(side: Side, other: Model) -> float:
 
 
 def made_up_for(
-    points: list[Point], calls: Calls, free: tuple[Tape, Tape], limits: tuple[float, float, float],
-    weights: Collection[str], halfway: Callable[[Given], Tape],
+    points: list[Point], calls: Calls, free: tuple[Tape, Tape], limits: tuple[float, float],
+    weights: Collection[str], noise: Callable[[Key], float], halfway: Callable[[Given], Tape],
 ) -> tuple[dict[Key, set[Key]], set[Key]]:  # fmt: skip
     """Calls that give the same on each program's own inputs though calls in them differ; and what is only hidden.
 
@@ -55,29 +55,33 @@ def made_up_for(
     Args:
         points: in order.
         free: both in a wide dtype, on their own inputs.
-        limits: what the programs make of one rounding of it; what rounding had changed before, in constants, and in
-            weights.
+        limits: what the programs make of one rounding of it, and what rounding had changed before, in constants.
         weights: the modules whose weights differ.
+        noise: how far the result of a call is moved by the rounding of these weights.
         halfway: runs b with what some calls are to return instead.
     """
     differ = {point.key: list(_around(point.key, free[1])) for point in points if point.differs}
     found: dict[Key, _Region] = {}
-    for key, outer in differ.items():
-        if key in found or any(one in found for one in outer):
-            continue
-        for one in outer:
-            inner = {other for other, around in differ.items() if one in around}
-            rounded = limits[2] * any(path in weights for path, _ in inner)
-            known = _apart(one, calls, free, *limits[:2]) if one in calls else None
-            if known and known[0] <= known[1] + rounded:
-                clearly = max(known[1], _CLEARLY * known[0])
-                found[one] = _Region(inner, clearly, max(clearly, rounded))
-                break
-        else:
-            break
+    for exactly in (True, False):
+        told = {_NUMBER.sub("*", path) for region in found.values() for path, _ in region.inner}
+        for key, outer in differ.items():
+            for one in outer if key not in found and not any(other in found for other in outer) else ():
+                inner = {other for other, around in differ.items() if one in around}
+                first = min((n for n, k in enumerate(differ) if k in inner and k[0] in weights
+                             and _NUMBER.sub("*", k[0]) not in told), default=None)  # fmt: skip
+                known = _apart(one, calls, free, *limits) if one in calls else None
+                if known is None or (first is None and not exactly):
+                    continue
+                rounded = 0.0 if exactly else noise(one)
+                if known[0] <= known[1] + rounded:
+                    clearly = max(known[1], _CLEARLY * known[0])
+                    later = {*list(differ)[first:]} if rounded else set()
+                    same = {key: max(clearly, rounded) if key in later else known[1] for key in inner}
+                    found[one] = _Region(same, clearly)
+                    break
     cancel = _cancelling(found, calls, free, halfway)
-    made = {one: region.inner & cancel for one, region in found.items() if region.inner & cancel}
-    hidden = set[Key]().union(*(found[one].inner - cancel for one in made))
+    made = {one: region.inner.keys() & cancel for one, region in found.items() if region.inner.keys() & cancel}
+    hidden = set[Key]().union(*(found[one].inner.keys() - cancel for one in made))
     alike = {_NUMBER.sub("*", path) for path, _ in made}
     more = {key: set[Key]() for key in calls if key not in made and _NUMBER.sub("*", key[0]) in alike}
     return made | more, hidden
@@ -88,14 +92,13 @@ class _Region:
     """A call that gives the same though calls in it differ.
 
     Attributes:
-        inner: the calls that differ.
+        inner: the calls that differ, and how far their results may be apart and be the same; where weights were rounded
+            before, by what that does.
         clearly: a change of its result that is no rounding.
-        same: how far what is the same inside may be apart.
     """
 
-    inner: set[Key]
+    inner: dict[Key, float]
     clearly: float
-    same: float
 
 
 def _cancelling(
@@ -104,10 +107,12 @@ def _cancelling(
     """Of the calls that differ, those of which half the difference changes the result around them."""
     mean = {key: _mean(key, calls, free) for region in found.values() for key in region.inner}
     pending = {
-        one: [key for key in sorted(region.inner) if _changed(mean[key], free[1].passages[key]) > region.same / 2]
+        one: [key for key in sorted(region.inner) if _changed(mean[key], free[1].passages[key]) > region.inner[key] / 2]
         for one, region in found.items()
     }
-    same = {one: region.inner - set(pending[one]) for one, region in found.items()}  # they make up for what came before
+    same = {
+        one: region.inner.keys() - set(pending[one]) for one, region in found.items()
+    }  # they make up for what came before
     cancel: set[Key] = set()
     while any(pending.values()):
         tried = {one: keys.pop() for one, keys in pending.items() if keys}
