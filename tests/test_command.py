@@ -826,7 +826,7 @@ def test_version(command):
 def test_wrong_usage(command, arguments):
     status, out, err = command(*arguments)
     assert (status, out) == (2, "")
-    assert err.startswith("usage: python -m dtypeguard")
+    assert re.match(r"see: python -m dtypeguard.* --help\n", err)
     assert "Traceback" not in err
 
 

@@ -22,7 +22,7 @@ from .mixing import Choice, Option, choices
 from .pictures import of_formats
 from .placed import Placed
 from .result import Comparison
-from .text import percent
+from .text import folded, percent
 from .trials import output_error
 
 RUNS = 5
@@ -232,10 +232,8 @@ class FormatComparison(Comparison):
         subject, count = self._subject, sum(held.count for held in self._subject.weights.values())
         front = self._choices()
         if bits is not None and front[0].cost > bits * count:
-            one = len(self.stays) == 1
-            stay = (
-                f", as {len(self.stays)} module{'s' * (not one)} stay{'s' * one} in {self.wide}" if self.stays else ""
-            )
+            names = ", ".join(folded(self.stays, subject.weights))
+            stay = f", as {names} stay{'s' * (len(self.stays) == 1)} in {self.wide}" if names else ""
             raise ValueError(f"keep(bits={bits:g}): the cheapest choice has {front[0].cost / count:.3g} bits{stay}")
         curve = [(one.cost / count, one.damage) for one in front]
         if bits is not None:
