@@ -434,6 +434,7 @@ def test_bad_input(name):
     call, kind, text = BAD[name]
     with pytest.raises(kind) as info:
         call()
+    assert type(info.value) is kind
     assert text in str(info.value)
 
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from .._core.base.pyproject import near
+
 if TYPE_CHECKING:
     from dtypeguard._engine.watch.rule import Finding
     from dtypeguard._show.report.merged import Merged
@@ -84,7 +86,21 @@ class _Form(argparse.Action):
         setattr(namespace, self.dest, _FORMS[option_string])
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def _check_form(arguments: "Iterable[Any]") -> None:
+    """Tell which values there are: argparse does not, of an option without a value."""
+    for one in map(str, arguments):
+        option, _, value = one.partition("=")
+        if option == _AUDIT and value and one not in _FORMS:
+            values = [form for form in _FORMS.values() if form != "operations"]
+            meant, legal = near(value, values), ", ".join(map(repr, values))
+            raise pytest.UsageError(
+                f"argument {_AUDIT}: invalid choice: {value!r}{meant} (choose from {legal}, or none)"
+            )
+
+
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    config: Any = pluginmanager.get_plugin("pytestconfig")
+    _check_form(() if config is None else config.invocation_params.args)
     add = parser.getgroup("dtypeguard").addoption
     says = (
         "audit every test, and print one summary; with values, each operation runs once more in a wider dtype; with "

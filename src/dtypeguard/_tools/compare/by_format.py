@@ -9,7 +9,7 @@ from torch import nn
 
 from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
-from ..._core.base.options import explained
+from ..._core.base.options import explained, positive
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..._show.svg import Chart
@@ -220,8 +220,8 @@ class FormatComparison(Comparison):
             given = "neither" if error is None else "both"
             raise TypeError(f"keep takes error= or bits=, and got {given}: for example keep(error=0.01)")
         for name, value in (("error", error), ("bits", bits)):
-            if value is not None and (not isinstance(value, int | float) or isinstance(value, bool) or not value > 0):
-                raise ValueError(f"keep({name}={value!r}): it must be positive, for example {_EXAMPLES[name]}")
+            if value is not None:
+                positive(f"keep: {name}", value, _EXAMPLES[name])
         if self._found.integers:
             raise CompareError(
                 "keep needs floating outputs to measure an error of, and the model returns integers: compare the part "
