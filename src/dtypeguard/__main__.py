@@ -129,8 +129,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         load(top)
     except ValueError as error:
         said["wrong"] = str(error)
-    for one in (top, *commands_of(top).values()):
-        vars(one).update(said)
+    for name, one in {"": top, **commands_of(top)}.items():
+        vars(one).update(said if name != "rules" else {"given": said["given"]})  # it lists what may stand there
     options, unknown = top.parse_known_args(argv)
     if unknown or options.parser.wrong:
         options.parser.error(options.parser.unrecognized(unknown))

@@ -86,9 +86,10 @@ class _Form(argparse.Action):
         setattr(namespace, self.dest, _FORMS[option_string])
 
 
-def _check_form(arguments: "Iterable[Any]") -> None:
-    """Tell which values there are: argparse does not, of an option without a value."""
-    for one in map(str, arguments):
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Tell which values there are, before argparse reads them: it does not, of an option without a value."""
+    config: Any = pluginmanager.get_plugin("pytestconfig")
+    for one in () if config is None else map(str, config.invocation_params.args):
         option, _, value = one.partition("=")
         if option == _AUDIT and value and one not in _FORMS:
             values = [form for form in _FORMS.values() if form != "operations"]
@@ -98,9 +99,7 @@ def _check_form(arguments: "Iterable[Any]") -> None:
             )
 
 
-def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    config: Any = pluginmanager.get_plugin("pytestconfig")
-    _check_form(() if config is None else config.invocation_params.args)
+def pytest_addoption(parser: pytest.Parser) -> None:
     add = parser.getgroup("dtypeguard").addoption
     says = (
         "audit every test, and print one summary; with values, each operation runs once more in a wider dtype; with "

@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from collections.abc import Iterable
 
-from .._core.base.pages import FAMILIES, Entry, entries, page
+from .._core.base.pages import FAMILIES, Entry, by_words, entries, page
 from .._core.base.usage import Usage
 
 
@@ -39,6 +39,7 @@ def _named(name: str) -> list[Entry]:
             return found
     known = [word for one in every for word in (one.id, one.name)]
     near = [*difflib.get_close_matches(name.upper(), known, 2), *difflib.get_close_matches(name.lower(), known, 3)]
+    near = near or by_words(name, every)
     families = ", ".join(FAMILIES)
     meant = f"did you mean {' or '.join(near)}?" if near else f"there are ids, names, and the families {families}"
     raise Usage(f"there is no rule {name!r}: {meant}")
