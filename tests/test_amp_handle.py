@@ -459,9 +459,11 @@ def test_repr_says_what_is_watched_and_what_was_found():
     model, optimizer, scaler = trio()
     handle = amp.watch(model, optimizer, scaler)
     assert repr(handle) == "<watch of Sequential, SGD: 0 findings>"
+    assert str(handle) == str(handle.report()) == "nothing found"
     with pytest.warns(AmpWarning):
         step(model, optimizer, scaler, clip=1.0)
     assert "1 finding" in repr(handle)
+    assert str(handle) == str(handle.report()) != "nothing found"
     handle.remove()
     assert repr(handle).startswith("<removed watch of Sequential, SGD")
     two = amp.watch([model, nn.Linear(1, 1)], [optimizer, torch.optim.Adam(model.parameters())])

@@ -197,7 +197,7 @@ def test_a_module_runs_as_under_python(command, write, module):
         ("pkg.deep", "the package pkg.deep cannot be run: it has no __main__"),
         ("space", "the package space cannot be run: it has no __main__"),
         ("no_such.module", "there is no module 'no_such.module'"),
-        (".pkg", "there is no module '.pkg'"),
+        (".pkg", "there is no module '.pkg' (did you mean 'pkg'?)"),
         ("", "there is no module ''"),
         ("pkg..run", "there is no module 'pkg..run'"),
         ("alone.py", "-m takes a module, as in -m alone, not the file alone.py"),
@@ -826,7 +826,7 @@ def test_version(command):
 def test_wrong_usage(command, arguments):
     status, out, err = command(*arguments)
     assert (status, out) == (2, "")
-    assert err.startswith("usage: python -m dtypeguard")
+    assert re.match(r"see: python -m dtypeguard.* --help\n", err)
     assert "Traceback" not in err
 
 
@@ -894,7 +894,7 @@ def test_dryrun_prints_the_table_and_fails_where_a_dtype_is_refused(command, wri
         (("net:batch",), "dryrun takes an nn.Module, not a dict: pass the nn.Module itself"),
         (("net:Net",), "a batch is missing: write --batch package.module:function, which returns "),
         (("net:Net", "--batch", "net:wrong"), "batch=3 is no tensor, no tuple of positional"),
-        (("net:Net", "--batch", "net:batch", "--require", "floot"), "'floot' is no dtype"),
+        (("net:Net", "--batch", "net:batch", "--require", "floot"), "--require floot is no dtype: did you mean"),
     ],
 )
 def test_dryrun_says_what_it_was_given_wrongly(command, write, arguments, says):

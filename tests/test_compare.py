@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import dtypeguard
 from dtypeguard import CompareError, DeviceError, compare, diff
 from dtypeguard._tools.compare.text import bars, of_whole, percent
+from dtypeguard.results import Kept
 
 INPUTS = "(inputs)"
 LOW = {
@@ -365,6 +366,26 @@ def test_a_layer_that_makes_the_next_one_float32_stands_below_it(place):
 def test_what_is_kept_can_be_saved():
     kept = compare(*planted(), dtype=BF16).keep(error=0.01)
     assert pickle.loads(pickle.dumps(kept)) == kept
+
+
+@pytest.mark.parametrize(
+    ("kept", "told"),
+    [
+        (Kept((), 0.01, 0, BF16), "keep in float32: nothing -> 1 % (the whole model in bfloat16)"),
+        (Kept((), 0.01, 0, None), "keep in float32: nothing -> 1 % (the whole model in autocast)"),
+        (
+            Kept(("layers.0.mlp", "layers.1.mlp", "layers.2.mlp", "head"), 0.002, 3, BF16, parameters=0.25),
+            "keep in float32: layers.{0-2}.mlp, head -> 0.2 % (verified by 3 runs; 25 % of\n    the parameters)",
+        ),
+        (
+            Kept(("",), 1e-6, 2, F16, parameters=1.0, curve=((0.5, 0.1),), notes=("a note",)),
+            "keep in float32: the whole model, as no part of it is enough -> 0.0001 %\n    (verified by 2 runs; 100 % "
+            "of the parameters)\nnote: a note",
+        ),
+    ],
+)
+def test_what_is_kept_is_printed_in_words(kept, told):
+    assert str(kept) == told
 
 
 def test_the_planted_pair_is_kept():
@@ -1273,7 +1294,14 @@ WRONG = {
     "no value": (lambda: compare(LINEAR, X[:0], dtype=BF16), CompareError, "the outputs have no values"),
     "float32 already": (lambda: compare(LINEAR, X, dtype=F32), CompareError, "has float32 parameters: pass a narrower"),
     "no copy": (lambda: compare(Uncopied(8, 8), X, dtype=BF16), CompareError, "cannot copy this Uncopied"),
-    "no error": (lambda: compare(LINEAR, X, dtype=BF16).keep(error=0), ValueError, "the error must be positive"),
+    "no error": (lambda: compare(LINEAR, X, dtype=BF16).keep(error=0), ValueError, "keep: error=0: it must be "),
+    "an error in percent": (
+        lambda: compare(LINEAR, X, dtype=BF16).keep(error="1%"), TypeError, "keep: error='1%' is no number: pass 0.01",
+    ),
+    "a text for an error": (
+        lambda: compare(LINEAR, X, dtype=BF16).keep(error="small"), TypeError,
+        "keep: error='small' is no number: pass a number, for example 1e-3",
+    ),
     "too small an error": (
         lambda: compare(planted()[0], planted()[1], dtype=BF16).keep(error=1e-12), CompareError,
         "cannot be reached: the whole model in float32 has an error of",

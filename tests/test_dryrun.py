@@ -370,7 +370,7 @@ def test_the_table_as_data(tmp_path):
     table = table_of(dtypes=[F32], region=[None])
     assert json.loads(table.to_json(tmp_path / "table.json")) == table.to_dict()
     assert json.loads((tmp_path / "table.json").read_text())["cells"][0]["outputs"] == ["float32"]
-    assert repr(table) == f"<dryrun: Net: 1 cell, 1 runs; kernels of cpu, torch {torch.__version__}>"
+    assert repr(table) == f"<dryrun: Net: 1 cell, runs; kernels of cpu, torch {torch.__version__}>"
     assert isinstance(table, DryrunTable)
 
 
@@ -396,6 +396,12 @@ def test_no_progress_where_nobody_looks(monkeypatch, capsys):
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     table_of(region=[None])
     assert capsys.readouterr().err == ""
+
+
+def test_one_cell_is_told_in_one_word():
+    assert str(dryrun(nn.Linear(3, 2), torch.ones(1, 3), dtypes="float32", region=None)).startswith(
+        "Linear: 1 cell, runs; kernels of "
+    )
 
 
 # ---------------------------------------------------------------- bad input
@@ -434,6 +440,7 @@ def test_bad_input(name):
     call, kind, text = BAD[name]
     with pytest.raises(kind) as info:
         call()
+    assert type(info.value) is kind
     assert text in str(info.value)
 
 

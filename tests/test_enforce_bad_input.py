@@ -87,6 +87,12 @@ BAD_CALLS = [
     (lambda: check(torch.zeros(1), Tensor, mode="loud"), ValueError, ["mode='loud'", *MODES]),
     (lambda: check(torch.zeros(1), Tensor, casting="same_kind"), ValueError, ["'same_kind'", *CASTING]),
     (lambda: check(torch.zeros(1)), TypeError, []),
+    (lambda: check(torch.zeros(1), Tensor, name=3), TypeError, ["check: name=3 is no text"]),
+    (
+        lambda: check(torch.zeros(1), Tensor, mod="strict"),
+        TypeError,
+        ["check: there is no option mod=: did you mean mode=? The options are name, mode, casting"],
+    ),
     (lambda: enforce(body, "strict"), TypeError, []),
     (lambda: enforce("strict"), TypeError, ["'strict'"]),
 ]

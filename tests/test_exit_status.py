@@ -1,4 +1,4 @@
-"""Every exit status but 0 has its reason in the last line: of what is printed for 1, of standard error for 2."""
+"""Every exit status but 0 has its reason in the last line: of what is printed, or of standard error for 2."""
 
 import os
 import re
@@ -19,6 +19,8 @@ class Refuses(nn.Linear):
 
 def model(): torch.manual_seed(0); return nn.Linear(4, 2)
 def half(): return model().bfloat16()
+def net(): return nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 30), nn.Linear(30, 4))
+def wide(): return torch.linspace(-1, 1, 96).view(3, 32)
 def guarded(): import dtypeguard; return dtypeguard.guard(half(), mode="lenient")
 def other(): torch.manual_seed(1); return nn.Linear(4, 2)
 def both(): return half(), batch().bfloat16()
@@ -26,8 +28,10 @@ def refuses(): return Refuses(4, 2)
 def batch(): return torch.linspace(-1, 1, 12).view(3, 4)
 def halved(): return batch().bfloat16()
 def three(): return 3
+def stopped(): raise KeyboardInterrupt
 """
 VIOLATED = "the batch violates it: Linear.forward: argument `input` is float32, the module's parameters are bfloat16"
+NO_STEPS = "neither 2^k (steps 1, 2, 4, 8 ...) nor a number of steps"
 CASES = [
     ("describe made:half", 0, None),
     ("describe made:half --batch made:halved", 0, "The batch fulfils it."),
@@ -43,10 +47,19 @@ CASES = [
      r"output error 0\.\d+ % is above --max-error 0\.01 %"),
     ("compare made:model --batch made:batch --dtype bfloat16 --keep 1e-3 --max-error 1e-9", 1,
      r"output error \S+e-06 % with what is kept in float32 is above --max-error 1e-07 %"),
-    ("compare made:model --batch made:batch --dtype bfloat16 --max-error -1", 2, "--max-error -1.0: no error is less "),
+    ("compare made:model --batch made:batch --dtype bfloat16 --max-error -1", 2, "--max-error -1: no error is less "),
     ("compare made:model --batch made:batch --dtype int8", 2, "compare: --dtype int8 is no dtype to compare: use "),
     ("compare made:model --batch made:batch --format nvfp4 --keep 1 --recipe nope x.json", 2,
      "--recipe nope: the tool must be one of torchao, "),
+    ("compare made:model --batch made:batch --dtype bfloat16 --keep -1", 2, "--keep -1: the error must be positive"),
+    ("compare made:model --batch made:batch --dtype bfloat16 --keep 1e-15", 1,
+     r"--keep 1e-15 cannot be reached: the whole model in float32 has an error of \S+ % against float64"),
+    ("compare made:net --batch made:wide --format mxfp8 --bits 8", 2,
+     "--bits 8: the cheapest choice has 20.4 bits, as 1, 2 stay in float32"),
+    ("compare made:model --dtype float16,bfloat16", 2,
+     "--dtype float16,bfloat16: compare takes one dtype, so run it for each"),
+    ("compare made:model --batch made:batch --region float16,bfloat16", 2,
+     "--region float16,bfloat16: compare takes one dtype, so run it for each"),
     ("compare made:model --batch made:batch --dytpe bfloat16", 2,
      "unrecognized arguments: --dytpe (did you mean '--dtype'?)"),
     ("compare made:refuses --batch made:batch --dtype bfloat16", 2, "compare: Refuses does not run in bfloat16"),
@@ -55,6 +68,12 @@ CASES = [
     ("dryrun made:refuses --batch made:batch --require float32", 0, None),
     ("dryrun made:refuses --batch made:batch --require float32,bfloat16", 1,
      "Refuses does not run in bfloat16, which --require names"),
+    ("dryrun made:gone --require float16 --dtype float32", 2,
+     "--require float16: the model is run in float32 only: add float16 to --dtype"),
+    ("dryrun made:gone --require float16 --region bfloat16", 2,
+     "--require asks about the model without a region: add none to --region"),
+    ("dryrun made:gone --region fp64", 2, "--region fp64 is none of none, float16, bfloat16"),
+    ("dryrun made:gone --region nine", 2, "--region nine is no dtype: "),
     ("dryrun made:model --batch made:batch --dtype int8", 2, "--dtype int8 is none of bfloat16, "),
     ("dryrun made:refuses", 2, "a batch is missing: write --batch package.module:function, which returns x; none can "),
     ("dryrun made:batch", 2, "dryrun takes an nn.Module, not a Tensor: pass the nn.Module itself"),
@@ -65,16 +84,25 @@ CASES = [
     ("manifest --check dtypes.lock made:model", 0, None),
     ("manifest --check dtypes.lock made:half", 1, "made:half differs from dtypes.lock"),
     ("manifest --check gone.lock made:half", 2, "cannot read gone.lock: no such file or directory"),
-    ("audit --every 3 app.py", 2, "audit(every=3) says at which steps values are looked at: pass "
-     "values=True (--values) too"),
-    ("audit --values --every often app.py", 2, "audit takes --every 2^k (steps 1, 2, 4, 8 ... are looked at), a number "
-     "of steps, or None (all), not --every often"),
+    ("audit --every 3 app.py", 2, "--every 3 says at which steps values are looked at: pass --values too"),
+    ("audit --values --every often app.py", 2, f"argument --every: often is {NO_STEPS}"),
+    ("audit --every 0 app.py", 2, f"argument --every: 0 is {NO_STEPS}"),
     ("audit --valeus app.py", 2, "unrecognized arguments: --valeus (did you mean '--values'?)"),
     ("audti app.py", 2, "argument command: invalid choice: 'audti' (did you mean 'audit'?) (choose from "),
     ("audit", 2, "the following arguments are required: program"),
     ("compare made.py:model --dtype bfloat16", 2, "made.py is a file: write the name of its module, made:model"),
+    ("compare mad:model --dtype bfloat16", 2, "there is no module 'mad' (did you mean 'made'?)"),
+    ("compare made:modle --dtype bfloat16", 2, "made has no 'modle' (did you mean 'model'?)"),
+    ("audit -m mad", 2, "there is no module 'mad' (did you mean 'made'?)"),
+    ("audit -m made.mdel", 2, "there is no module 'made.mdel'"),
+    ("describe made:stopped", 130, None),
+    ("compare made:stopped --dtype bfloat16", 130, None),
+    ("dryrun made:stopped", 130, None),
+    ("diff made:stopped made:model --batch made:batch", 130, None),
+    ("manifest made:stopped", 130, None),
     ("audit gone.py", 2, "there is no script gone.py"),
     ("rules DG3090", 2, "there is no rule 'DG3090': did you mean DG309 or "),
+    ("rules thrown-away-cast", 2, "there is no rule 'thrown-away-cast': did you mean discarded-cast?"),
     ("completion tcsh", 2, "argument shell: invalid choice: 'tcsh' (choose from "),
     ("", 2, "the following arguments are required: command"),
 ]  # fmt: skip
@@ -103,12 +131,23 @@ def test_the_last_line_says_why(folder, capsys, line, status, why):
     assert ended == status
     if status == 2:
         assert err.splitlines()[-1].partition(" error: ")[2].startswith(why)
+    elif status == 130:
+        assert out.splitlines()[-1] == "exit status 130: interrupted"
     elif status == 1:
         last = out.splitlines()[-1].removeprefix("exit status 1: ")
         assert last == why or re.fullmatch(why, last)
     else:
         assert "exit status" not in out + err
         assert why is None or out.splitlines()[-1] == why
+
+
+def test_what_is_wrong_is_said_once_below_where_help_is(folder, capsys):
+    with pytest.raises(SystemExit):
+        main("diff made:model made:model --batch made:wide".split())
+    *details, where, last = capsys.readouterr().err.splitlines()
+    assert where == "see: python -m dtypeguard diff --help"
+    assert "does not run on the batch" in last
+    assert "does not run on the batch" not in "".join(details)
 
 
 def test_a_description_is_written_and_the_violation_is_shown(folder, capsys):

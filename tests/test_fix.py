@@ -240,6 +240,8 @@ def test_a_report_has_edits_that_nobody_has_run_and_writes_the_safe_ones(tmp_pat
     assert "+x = x.half()" in edit.diff.splitlines()
     assert [row["diff"] for row in report.to_dict()["diffs"]] == [edit.diff]
     assert "Copy the diff" in report.to_html()
+    with pytest.raises(TypeError, match="unsafe='x' is neither True nor False"):
+        report.apply("x")
     assert report.apply() == [str(tmp_path / "program.py")]
     assert (tmp_path / "program.py").read_text() == DISCARDED.replace("x.half()", "x = x.half()")
     assert report.apply() == []

@@ -284,6 +284,29 @@ def test_another_model_is_told_in_one_line():
     assert str(caught.value).splitlines()[0] == f"{head}`blocks.*.attn.q.weight`"
 
 
+def test_a_manifest_counts_its_lines():
+    assert repr(manifest(nn.Linear(2, 2))) == "<manifest of Linear: 1 line>"
+
+
+class Variant(Net):
+    """Another model with the same names."""
+
+
+def test_another_class_of_which_most_differs_is_told_in_one_line():
+    lock, other = manifest(Net()), Variant()
+    assert not lock.diff(other)
+    other.blocks[0].norm.half()
+    assert lock.diff(other).rows
+    other.half()
+    found = lock.diff(other)
+    head = (
+        r"Variant is another model than that of the manifest: it is no Net, and \d+ of \d+ tensors differ, as .+float16"
+    )
+    assert re.match(head, str(found))
+    assert (found.rows, len(str(found).splitlines())) == ([], 1)
+    assert lock.diff(Net().half()).rows
+
+
 def test_gradients_and_state_of_the_optimizer_count():
     model = Net()
     optimizer = trained(model)

@@ -321,7 +321,7 @@ def test_the_command_writes_and_checks(command, tmp_path):
         (["--check", "models.py", "models:net"], "models.py is no manifest"),
         (["--check", "models.py", "-o", "a.lock", "models:net"], "--check writes none"),
         (["models:nothing"], "models has no 'nothing'"),
-        (["models:batch"], "Tensor is no model"),
+        (["models:batch"], "Tensor is neither a model nor a mapping of tensors, as a state_dict is"),
         (["nothing.pt"], "cannot read nothing.pt: no such file or directory"),
         (["models.py"], "models.py is no checkpoint"),
     ],

@@ -155,8 +155,9 @@ def test_files(run, pytester):
         (["--dtypeguard-audit-only=src"], "--dtypeguard-audit-only goes with --dtypeguard-audit"),
         (
             ["--dtypeguard-audit=all"],
-            "*argument --dtypeguard-audit/--dtypeguard-audit=values/--dtypeguard-audit=range: *'all'*",
+            "*argument --dtypeguard-audit: invalid choice: 'all' (choose from 'values', 'range', or none)*",
         ),
+        (["--dtypeguard-audit=vals"], "*invalid choice: 'vals' (did you mean 'values'?) (choose from *"),
     ],
 )
 def test_bad_input_is_said_before_a_test_runs(run, options, error):

@@ -226,6 +226,7 @@ WRONG = {
     "describe(m, mod=)": (lambda: describe(LAYER, mod="strict"), TypeError, "no option mod=: did you mean mode=?"),
     "audit(value=)": (lambda: audit(value=True), TypeError, "no option value=: did you mean values=?"),
     "dtype='bfloat'": (lambda: compare(LAYER, X, dtype="bfloat"), ValueError, "dtype='bfloat' is no dtype: did"),
+    "dtype='half16'": (lambda: compare(LAYER, X, dtype="half16"), ValueError, "no dtype: did you mean 'float16'?"),
     "dtype=16": (lambda: compare(LAYER, X, dtype=16), TypeError, "dtype=16 (int) is no dtype"),
     "guard(dtype='int8')": (lambda: guard(LAYER, dtype="int8"), ValueError, "dtype='int8' is no floating dtype"),
 }  # fmt: skip

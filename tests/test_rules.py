@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dtypeguard._core.base.pages import entries
 from dtypeguard._engine.watch.rule import RULES, Severity, select
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -43,7 +44,20 @@ def test_a_rule_says_what_is_wrong_what_to_write_and_where_that_comes_from(rule)
 
 
 def test_names_are_distinct():
-    assert len({rule.name for rule in RULES.values()}) == len(RULES)
+    names = [*(rule.name for rule in RULES.values()), *(one.name for one in entries() if one.id not in RULES)]
+    assert len(names) == len(entries()) == len({*names})
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("discarded-casts", "discarded-cast"), ("thrown-away-cast", "discarded-cast"), ("nonsense", None)],
+)
+def test_a_rule_is_suggested_by_its_name_or_by_the_words_of_its_summary(name, meant):
+    with pytest.raises(ValueError, match="is no rule") as error:
+        select([name])
+    assert f"ignore={name!r} is no rule" + (f" (did you mean {meant!r}?): use" if meant else ": use") in str(
+        error.value
+    )
 
 
 def test_rules_are_selected_by_id_and_by_family():

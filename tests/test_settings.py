@@ -171,7 +171,7 @@ def refused(project, capsys):
     def say(text):
         file = project(text)
         with pytest.raises(SystemExit) as stop:
-            main(["rules", "DG113"])
+            main(["doctor"])
         out, err = capsys.readouterr()
         assert (stop.value.code, out) == (2, "")
         return err.splitlines()[-1].partition(f"error: {file}")[2]
@@ -210,7 +210,9 @@ def test_a_file_that_is_no_toml(refused, text):
     assert re.match(r" is no valid TOML: .*(line \d|end of document)", refused(text))
 
 
-@pytest.mark.parametrize("words", [*([name] for name in COMMANDS), [], ["nonsense"], ["audit", "--nonsense"]])
+@pytest.mark.parametrize(
+    "words", [*([name] for name in COMMANDS if name != "rules"), [], ["nonsense"], ["audit", "--nonsense"]]
+)
 def test_it_stops_every_command(project, capsys, words):
     """Also one whose own options are wrong, as they may be missing for the same reason."""
     file = project("[tool.dtypeguard.diff]\nbacth = 'm:b'")
@@ -220,13 +222,22 @@ def test_it_stops_every_command(project, capsys, words):
     assert f"error: {file}:2: [tool.dtypeguard.diff] has no key 'bacth'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["doctor"], ["rules"], ["audit", "app.py"]])
+@pytest.mark.parametrize("words", [["doctor"], ["audit", "app.py"]])
 def test_so_does_a_mode_of_the_environment_that_there_is_not(monkeypatch, capsys, words):
     monkeypatch.setenv("DTYPEGUARD_MODE", "strickt")
     with pytest.raises(SystemExit) as stop:
         main(words)
     says = "DTYPEGUARD_MODE='strickt' is not a mode (did you mean 'strict'?): use one of "
     assert (stop.value.code, says in capsys.readouterr().err) == (2, True)
+
+
+def test_the_command_that_lists_the_rules_runs_where_one_is_wrong_in_the_file(project, capsys):
+    project("[tool.dtypeguard]\nignore = ['thrown-away-cast']")
+    assert main(["rules", "DG103"]) == 0
+    assert capsys.readouterr().out.startswith("# DG103 discarded-cast")
+    with pytest.raises(SystemExit):
+        main(["doctor"])
+    assert "ignore='thrown-away-cast' is no rule (did you mean 'discarded-cast'?)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["audit", "--help"]])

@@ -4,21 +4,19 @@ The parser is the one table of all options.
 """
 
 import argparse
-import difflib
 import errno
-import importlib.util
 import itertools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import dtypeguard
 
 from ._core.base import pyproject
-from ._core.base.pages import FAMILIES, Entry, entries, page
-from ._core.base.usage import Failed, Usage
+from ._core.base.pages import FAMILIES, entries
+from ._core.base.usage import INTERRUPTED, Failed, Usage
 from ._tools.settings import PATH, commands_of, load, said_of, settle, take_back, typed
 
 _EXAMPLES = """\
@@ -93,6 +91,7 @@ examples:
 It completes the command dtypeguard, and needs shtab: pip install 'dtypeguard[completion]'.
 """
 _SEVERITIES = pyproject.LEGAL["severity"]
+_POWERS = "2^k"  # as `_engine.watch.steps` has it, which imports torch
 
 
 class _Parser(argparse.ArgumentParser):
@@ -115,7 +114,9 @@ class _Parser(argparse.ArgumentParser):
             message = self.unrecognized(unknown) if unknown else message
         choice = re.fullmatch(r".* invalid choice: '([^']*)' \(choose from (.*)\)", message)
         meant = choice and pyproject.near(choice[1], re.findall(r"[^', ]+", choice[2]))
-        super().error(self.wrong or message.replace(" (choose from ", f"{meant or ''} (choose from ", 1))
+        message = self.wrong or message.replace(" (choose from ", f"{meant or ''} (choose from ", 1)
+        print(f"see: {self.prog} --help", file=sys.stderr)
+        self.exit(2, f"{self.prog}: error: {message}\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -128,8 +129,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         load(top)
     except ValueError as error:
         said["wrong"] = str(error)
-    for one in (top, *commands_of(top).values()):
-        vars(one).update(said)
+    for name, one in {"": top, **commands_of(top)}.items():
+        vars(one).update(said if name != "rules" else {"given": said["given"]})  # it lists what may stand there
     options, unknown = top.parse_known_args(argv)
     if unknown or options.parser.wrong:
         options.parser.error(options.parser.unrecognized(unknown))
@@ -139,13 +140,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except Usage as error:
         text = typed(options, str(error))
-        if "\n" in text:
-            print(text, file=sys.stderr)
-        options.parser.error(f"{text.partition(chr(10))[0]}{said_of(options, text)}")  # does not return
+        options.parser.error(f"{_reason(text)}{said_of(options, text)}")  # does not return
         return 2
-    except Failed as reason:
-        print(f"exit status 1: {reason}")
+    except Failed as failed:
+        print(f"exit status 1: {_reason(typed(options, str(failed)))}")
         return 1
+    except KeyboardInterrupt:
+        print(f"exit status {INTERRUPTED}: interrupted")
+        return INTERRUPTED
     except OSError as error:
         if error.errno not in (errno.EPIPE, errno.ENOSPC) or error.filename is not None:
             raise
@@ -154,6 +156,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"exit status 1: standard output {why} all was written", file=sys.stderr)
         return 1
     return status
+
+
+def _reason(text: str) -> str:
+    """The first line of an error, which is printed last; the others are printed now."""
+    reason, _, details = text.partition("\n")
+    if details:
+        print(details, file=sys.stderr)
+    return reason
 
 
 def parser(name: str = "dtypeguard") -> _Parser:
@@ -384,7 +394,9 @@ def _dryrun(options: argparse.Namespace) -> int:
 
 
 def _every(text: str) -> str | int:
-    return int(text) if text.isdecimal() else text
+    if text != _POWERS and not (text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text} is neither {_POWERS} (steps 1, 2, 4, 8 ...) nor a number of steps")
+    return text if text == _POWERS else int(text)
 
 
 def _steps(text: str) -> int:
@@ -407,76 +419,19 @@ def _list(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-# --- rules --------------------------------------------------------------------------------------------------------
+# --- what needs no model ------------------------------------------------------------------------------------------
 
 
 def _rules(options: argparse.Namespace) -> int:
-    if not entries():
-        raise Usage("the pages of the rules are not there: this copy of dtypeguard is not whole, install it anew")
-    single: list[Entry] = []
-    rows = [] if options.rules else entries()
-    for name in options.rules:
-        found = _named(name)
-        (rows if len(found) > 1 else single).extend(found)
-    if rows:
-        _print_table(rows)
-    for number, rule in enumerate(single):
-        print("\n" * bool(number or rows), end="")
-        _print_page(rule)
-    return 0
+    from ._tools.rules import run
 
-
-def _named(name: str) -> list[Entry]:
-    every = entries()
-    for spelling in (name.upper(), name.lower()):
-        found = [one for one in every if spelling in (one.id, one.id[:3], one.name)]
-        if found:
-            return found
-    known = [word for one in every for word in (one.id, one.name)]
-    near = [*difflib.get_close_matches(name.upper(), known, 2), *difflib.get_close_matches(name.lower(), known, 3)]
-    families = ", ".join(FAMILIES)
-    meant = f"did you mean {' or '.join(near)}?" if near else f"there are ids, names, and the families {families}"
-    raise Usage(f"there is no rule {name!r}: {meant}")
-
-
-def _print_table(rows: Iterable[Entry]) -> None:
-    cells = [(one.id, one.kind, one.name, one.summary) for one in rows]
-    if sys.stdout.isatty() and importlib.util.find_spec("rich"):
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table("rule", "severity or class", "name", "summary")
-        for row in cells:
-            table.add_row(*map(Text, row))
-        Console(highlight=False).print(table)
-        return
-    widths = [max(len(row[column]) for row in cells) for column in range(3)]
-    for row in cells:
-        print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]))
-
-
-def _print_page(rule: Entry) -> None:
-    text = page(rule.id)
-    if sys.stdout.isatty() and importlib.util.find_spec("rich"):
-        from rich.console import Console
-        from rich.markdown import Markdown
-
-        Console().print(Markdown(text))
-    else:
-        print(text, end="")
-
-
-# --- doctor -------------------------------------------------------------------------------------------------------
+    return run(options)
 
 
 def _doctor(options: argparse.Namespace) -> int:
     from ._tools.doctor import run
 
     return run(options)
-
-
-# --- completion ---------------------------------------------------------------------------------------------------
 
 
 def _completion(options: argparse.Namespace) -> int:

@@ -1,5 +1,6 @@
 """`watch.metrics()` and `watch.log()`: what the numbers are, with the real loggers, and over real ranks."""
 
+import math
 import sys
 
 import pytest
@@ -292,4 +293,27 @@ def test_a_history_has_the_scale_of_each_step_and_prints_it_first():
     lines = str(handle.history).splitlines()
     assert [line.split()[0] for line in lines] == ["step", "scale", "unmoved", "update"]
     assert lines[1].split()[1:] == ["1024", "\u2581\u2585\u2588", "4096"]
-    assert "no step was measured" in str(amp.watch(model, optimizer).history)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "steps", "removed", "why"),
+    [
+        (None, 3, False, "watch(..., metrics=n) measures each n-th"),
+        (2, 0, False, "there was none"),
+        (2, 1, False, "the scaler skipped the only one"),
+        (2, 3, False, "the scaler skipped all 3"),
+        (2, 3, True, "the scaler skipped all 3"),
+    ],
+)
+def test_a_history_without_a_step_says_why(metrics, steps, removed, why):
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu")
+    with amp.watch(model, optimizer, scaler, mode="off", metrics=metrics) as handle:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.full((1, 4), math.inf)).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        told = None if removed else str(handle.history)
+    assert (told or str(handle.history)) == f"no step was measured: {why}"

@@ -1,6 +1,7 @@
 """The callback for the Hugging Face Trainer: one line of user code, and training is what it was."""
 
 import logging
+import re
 import subprocess
 import sys
 
@@ -96,9 +97,28 @@ def test_in_lenient_mode_it_is_repaired_and_the_end_says_so(tmp_path, caplog):
     assert "4 x ViTForImageClassification.forward `pixel_values`: float64 -> float32" in summary
 
 
-def test_an_unknown_option_is_refused_when_the_callback_is_made():
-    with pytest.raises(TypeError, match="moed"):
-        DtypeGuardCallback(moed="strict")
+WRONG = {
+    "an option": ({"moed": "strict"}, TypeError, "there is no option moed=: did you mean mode=? The options are "),
+    "an option of its own": ({"wach": False}, TypeError, "there is no option wach=: did you mean watch=? The options"),
+    "a mode": ({"mode": "x"}, ValueError, "mode='x' is not a mode"),
+    "no options of watch": (
+        {"watch": 3}, TypeError, "watch=3 is not True, False or a dict of options of dtypeguard.amp.watch",
+    ),
+    "an option of watch": ({"watch": {"metric": 2}}, TypeError, "watch: there is no option metric=: did you mean me"),
+    "a mode of watch": ({"watch": {"mode": "x"}}, ValueError, "watch: mode='x' is not a mode"),
+    "steps of watch": ({"watch": {"metrics": 0}}, ValueError, "watch: metrics=0 is no number of steps"),
+    "a rule of watch": ({"watch": {"ignore": "DG999"}}, ValueError, "watch: "),
+    "no options of audit": ({"audit": True}, TypeError, "audit=True is not None or a dict of options of dtypeguard."),
+    "an option of audit": ({"audit": {"vales": True}}, TypeError, "audit: there is no option vales=: did you mean "),
+    "steps of audit": ({"audit": {"values": True, "every": 0}}, ValueError, "audit: audit takes every='2^k'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_option_is_refused_when_the_callback_is_made(name):
+    options, kind, text = WRONG[name]
+    with pytest.raises(kind, match=f"^DtypeGuardCallback: {re.escape(text)}"):
+        DtypeGuardCallback(**options)
 
 
 def test_importing_dtypeguard_imports_neither_library():

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from .._core.base.pyproject import near
+
 if TYPE_CHECKING:
     from dtypeguard._engine.watch.rule import Finding
     from dtypeguard._show.report.merged import Merged
@@ -82,6 +84,19 @@ class _Form(argparse.Action):
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
         setattr(namespace, self.dest, _FORMS[option_string])
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Tell which values there are, before argparse reads them: it does not, of an option without a value."""
+    config: Any = pluginmanager.get_plugin("pytestconfig")
+    for one in () if config is None else map(str, config.invocation_params.args):
+        option, _, value = one.partition("=")
+        if option == _AUDIT and value and one not in _FORMS:
+            values = [form for form in _FORMS.values() if form != "operations"]
+            meant, legal = near(value, values), ", ".join(map(repr, values))
+            raise pytest.UsageError(
+                f"argument {_AUDIT}: invalid choice: {value!r}{meant} (choose from {legal}, or none)"
+            )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

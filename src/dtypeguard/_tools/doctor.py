@@ -89,7 +89,7 @@ def _selection() -> str:
 
 def _internals() -> str:
     if not private.MISSING:
-        return "all that dtypeguard knows"
+        return "all that dtypeguard uses of torch and jaxtyping are there"
     return f"without {', '.join(private.MISSING)}: less is seen, contracts hold"
 
 

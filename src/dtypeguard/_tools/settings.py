@@ -137,13 +137,20 @@ def said_of(options: Namespace, text: str) -> str:
 def typed(options: Namespace, text: str) -> str:
     """What a function says of an argument, as the command has it: `dtype='int9' is no dtype` is of `--dtype int9`.
 
-    A flag has no value, and what a function of the user's makes is not what was typed.
+    What a function of the user's makes is not what was typed. `keep(bits=6)` is `--bits 6`, `keep(error=0.1)` is
+    `--keep 0.1`, and `pass values=True` is `pass --values`.
     """
-    for key, action in keys(options.parser).items():
-        if action.nargs == 0 or ":" in str(action.metavar):
+    known = {key: action for key, action in keys(options.parser).items() if ":" not in str(action.metavar)}
+    for key, action in known.items():
+        if action.nargs == 0:
+            text = text.replace(f"pass {action.dest}={action.const!r}", f"pass {action.option_strings[-1]}")
             continue
+        called = rf"\b\w+\({action.dest}=(?:'([^']+)'|([^(),]+))\)"
         said = rf"(?<![\w.(-]){action.dest}=(?:'([^']+)'|([\w.']+))"
-        text = re.sub(said, rf"--{key} \1\2", text)
+        for written in (called, said):
+            text = re.sub(written, rf"--{key} \1\2", text)
+    for key in known:
+        text = re.sub(rf"\b{key}\(\w+=([^(),]+)\)", rf"--{key} \1", text)
     return text
 
 

@@ -54,8 +54,9 @@ class History(Drawn):
 
     kind = "history"
 
-    def __init__(self, moments: Iterable[Moment] = ()) -> None:
+    def __init__(self, moments: Iterable[Moment] = (), why: str = "") -> None:
         self.moments: tuple[Moment, ...] = tuple(moments)
+        self._why = why  # there is none
 
     def __iter__(self) -> Iterator[Moment]:
         return iter(self.moments)
@@ -68,7 +69,7 @@ class History(Drawn):
 
     def __str__(self) -> str:
         if not self.moments:
-            return "no step was measured: watch(..., metrics=n) measures each n-th"
+            return f"no step was measured: {self._why}" if self._why else "no step was measured"
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:

@@ -118,6 +118,14 @@ class Meters:
             rows.append((point.step, [int(sum(bins)) for bins in zip(*counts, strict=True)], scale))
         return rows
 
+    def unmeasured(self, scaling: Scaling | None) -> str:
+        """Why there is no point."""
+        if not self._meters:
+            return "watch(..., metrics=n) measures each n-th"
+        silent = sum(driven.skipped for driven in scaling.driven) if scaling is not None else 0
+        count = int(self._skipped + silent + sum(count for (count,) in _fetch([*self._fused.values()])))
+        return f"the scaler skipped {'the only one' if count == 1 else f'all {count}'}" if count else "there was none"
+
     def replaced(self, scaling: Scaling) -> None:
         """A scaler stands in the place of this one."""
         self._skipped += sum(driven.skipped for driven in scaling.driven)

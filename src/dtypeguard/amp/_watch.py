@@ -239,6 +239,9 @@ class Watch(Result):
         what = f"{self._names.title}, {', '.join(watched.title for watched in self._optimizers)}"
         return f"<{'removed ' if self.closed else ''}watch of {what}: {number(len(self.report()), 'finding')}>"
 
+    def __str__(self) -> str:
+        return str(self.report())
+
     def _data(self) -> dict[str, Any]:
         return {
             "model": self._names.title,
@@ -348,7 +351,8 @@ class Watch(Result):
         >>> [moment.step for moment in watch.history]
         [1, 10, 20]
         """
-        return History(moments_of(self._meters.history()))
+        found = tuple(moments_of(self._meters.history()))
+        return History(found, "" if found else self._meters.unmeasured(self._scaling))
 
     # ------------------------------------------------------------ each step
 

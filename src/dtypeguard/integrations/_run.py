@@ -1,25 +1,27 @@
 """What the callbacks share: a guard and a watch for the length of a run, and a report of what they met."""
 
-import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypedDict
 
 import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from .._core.base.config import Mode, ModeName, written_in
+from .._core.base.config import Mode, ModeName, as_mode, written_in
 from .._core.base.errors import AmpError, plain
 from .._core.base.log import logger
+from .._core.base.options import misspelt
 from .._core.doors.guard import guard, is_held, move_guards, unguard
-from .._core.doors.options import GuardOptions
+from .._core.doors.options import GuardOptions, read_options
 from .._core.repair.records import Casts, Mark, mark, since
+from .._engine.watch.rule import select
 from .._show.report.findings import Report
 from .._show.report.report import AuditReport
 from .._tools.audit.audit import Audit, audit
+from ..amp._arguments import check_steps
 from ..amp._metrics import Metrics
-from ..amp._watch import Watch, watch, watch_from
+from ..amp._watch import Watch, watch_from
 
 
 class WatchOptions(TypedDict, total=False):
@@ -39,20 +41,26 @@ class AuditOptions(TypedDict, total=False):
     ignore: str | Iterable[str]
     values: bool | Literal["range"] | None
     every: Literal["2^k"] | int | None
+    source: str | Iterable[str] | None
+    omit: str | Iterable[str] | None
+
+
+_NAME = "DtypeGuardCallback"
+_FORMS = {
+    "watch": "True, False or a dict of options of dtypeguard.amp.watch",
+    "audit": "None or a dict of options of dtypeguard.audit",
+}
 
 
 class Run:
     """Guards models, watches their optimizers and audits them until it is closed; knows what was repaired and found."""
 
     def __init__(self, watching: bool | WatchOptions, options: GuardOptions, auditing: AuditOptions | None) -> None:
-        if auditing is not None:
-            audit(**auditing)  # so is a wrong option of it
+        _check(watching, options, auditing)
         self._auditing = auditing
         self._audit: Audit | None = None  # that runs
         self._audited: AuditReport | None = None
         self._watch_options = {"mode": options.get("mode"), **(watching if isinstance(watching, dict) else {})}
-        inspect.signature(guard).bind(nn.Identity(), **options)  # an unknown option is a TypeError here, not later
-        inspect.signature(watch).bind(nn.Identity(), [], None, **self._watch_options)
         self.options = options
         self._watching = watching is not False
         self._watch: Watch | None = None
@@ -125,6 +133,39 @@ class Run:
     def report(self) -> Casts:
         """The repairs since the last `open`, with their own counts and bytes."""
         return since(self._before)
+
+
+def _check(watching: Any, options: Any, auditing: Any) -> None:
+    """Check all options before the framework calls, which is later.
+
+    Raises:
+        TypeError, ValueError: with the name of the callback.
+    """
+    tables = (
+        ("", options, (*GuardOptions.__annotations__, *_FORMS), read_options),
+        ("watch", {} if isinstance(watching, bool) else watching, (*WatchOptions.__annotations__,), _check_watch),
+        ("audit", {} if auditing is None else auditing, (*AuditOptions.__annotations__,), audit),
+    )
+    check: Any
+    for option, given, known, check in tables:
+        part = f"{option}: " if option else ""
+        if not isinstance(given, Mapping):
+            raise TypeError(f"{_NAME}: {option}={given!r} is not {_FORMS[option]}")
+        unknown = next((name for name in given if name not in known), None)
+        if unknown is not None:
+            raise TypeError(f"{_NAME}: {part}{misspelt(unknown, known)}")
+        try:
+            check(**given)
+        except (TypeError, ValueError) as error:
+            raise (TypeError if isinstance(error, TypeError) else ValueError)(f"{_NAME}: {part}{error}") from None
+
+
+def _check_watch(mode: Any = None, every: Any = 1, averaged: Any = None, metrics: Any = None, ignore: Any = ()) -> None:
+    as_mode(mode)
+    check_steps("every", every)
+    if metrics is not None:
+        check_steps("metrics", metrics)
+    select(ignore)
 
 
 def _log_text(records: Casts) -> str:

@@ -49,7 +49,7 @@ class DtypeGuardCallback(Callback):
         options: options of `dtypeguard.guard`.
 
     Raises:
-        TypeError: for an option that `guard` does not have.
+        TypeError, ValueError: for an option that `guard`, `watch` or `audit` does not have, and for a wrong value.
         AmpError: in strict mode, from the watch.
         RankError: at the start of a run, if ranks hold different parameters.
 

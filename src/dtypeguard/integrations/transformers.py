@@ -29,7 +29,7 @@ class DtypeGuardCallback(TrainerCallback):
         options: options of `dtypeguard.guard`.
 
     Raises:
-        TypeError: for an option that `guard` does not have.
+        TypeError, ValueError: for an option that `guard`, `watch` or `audit` does not have, and for a wrong value.
         AmpError: in strict mode, from the watch.
         RankError: at the start of training, if ranks hold different parameters.
 

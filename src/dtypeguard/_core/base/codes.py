@@ -42,7 +42,7 @@ CAST = _row("DG012", "value-cast", "CastWarning", "A value was cast or moved, be
 COPY = _row("DG013", "copy-changed", "InplaceOnCastWarning", "A function wrote to a cast copy of its argument.")
 RANKS = _row("DG014", "ranks-differ", "RankError", "Ranks of a distributed program hold tensors that do not match.")
 COMPARE = _row("DG015", "cannot-compare", "CompareError", "`compare` cannot run a model, or measure its results.")
-STATE = _row("DG016", "state-differs", "StateError", "A model does not hold the dtypes that its manifest says.")
+STATE = _row("DG016", "manifest-differs", "StateError", "A model does not hold the dtypes that its manifest says.")
 
 
 def page_of(code: str) -> str:

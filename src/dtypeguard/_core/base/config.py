@@ -48,6 +48,9 @@ class Mode(enum.Enum):
 LOOKS = ("__module__", "__doc__", "__firstlineno__", "__static_attributes__")
 
 
+_NOUNS = {"Autocast": "autocast policy", "Verify": "verify policy"}
+
+
 def choose(kind: type[E], value: Any, what: str) -> E:
     """The member of `kind` called `value` (any case), or a ValueError that lists the legal names."""
     if isinstance(value, kind):
@@ -56,7 +59,8 @@ def choose(kind: type[E], value: Any, what: str) -> E:
     member = getattr(kind, value.upper(), None) if isinstance(value, str) else None
     if not isinstance(member, kind):
         names = [name.lower() for name in kind.__members__]
-        wrong = f"{what}={value!r} is not {indefinite(kind.__name__.lower())}{pyproject.near(value, names)}"
+        noun = indefinite(_NOUNS.get(kind.__name__, kind.__name__.lower()))
+        wrong = f"{what}={value!r} is not {noun}{pyproject.near(value, names)}"
         raise ValueError(f"{wrong}: use one of {', '.join(map(repr, names))}")
     return member
 

@@ -141,7 +141,8 @@ def dtype_of(value: torch.dtype | str, option: str) -> torch.dtype:
     found = BY_NAME.get(name) or _SHORT.get(name) or getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
         near = difflib.get_close_matches(name, [*BY_NAME, *_SHORT], 1)
-        meant = f"did you mean {near[0]!r}?" if near else "write torch.bfloat16, 'bfloat16' or 'bf16'"
+        full = [name_of(_SHORT[one]) if one in _SHORT else one for one in near]
+        meant = f"did you mean {full[0]!r}?" if full else "write torch.bfloat16, 'bfloat16' or 'bf16'"
         raise ValueError(f"{option}={value!r} is no dtype: {meant}")
     return found
 

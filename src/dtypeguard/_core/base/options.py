@@ -3,6 +3,7 @@
 import difflib
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
@@ -144,6 +145,26 @@ def one_of(option: str, value: Any, legal: Iterable[str]) -> str:
     if not isinstance(value, str) or value.lower() not in legal:
         raise ValueError(f"{option}={value!r} is none of {', '.join(map(repr, legal))}{near(value, legal)}")
     return value.lower()
+
+
+def positive(option: str, value: Any, example: str) -> None:
+    """Check that an option is a number above 0.
+
+    Args:
+        option: what is checked, as in a call.
+        value: what it is.
+        example: a value that is right.
+
+    Raises:
+        TypeError: for what is no number; of "1%" the number is told.
+        ValueError: for 0, for less, and for NaN.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        share = re.fullmatch(r"\s*([\d.]+)\s*%\s*", value) if isinstance(value, str) else None
+        meant = f"{float(share[1]) / 100:g}" if share else f"a number, for example {example}"
+        raise TypeError(f"{option}={value!r} is no number: pass {meant}")
+    if not value > 0:
+        raise ValueError(f"{option}={value!r}: it must be positive, for example {example}")
 
 
 def switch(option: str, value: Any) -> bool:

@@ -1,5 +1,7 @@
 """The pages of rules and of mistakes that contracts report, as the documentation has them; without torch."""
 
+import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -9,6 +11,7 @@ FAMILIES = {
     "DG4": "optimizers and averages", "DG5": "modules", "DG6": "state", "DG7": "collectives", "DG8": "export",
     "DG9": "values",
 }  # fmt: skip
+_WORD = re.compile("[a-z0-9]+")
 _PACKAGE = Path(__file__).parents[2]
 
 
@@ -41,3 +44,11 @@ def entries() -> list[Entry]:
         title, kind, summary, _ = page(code).split("\n\n", 3)
         found.append(Entry(code, title.split(" ", 2)[2], kind.partition(": ")[2], summary))
     return found
+
+
+def by_words(text: str, among: Iterable[Entry]) -> list[str]:
+    """The name of the entry whose name and summary have most of the words of a text, if they have two or more."""
+    words = set(_WORD.findall(text.lower()))
+    shared = {one.name: len(words & set(_WORD.findall(f"{one.name} {one.summary}".lower()))) for one in among}
+    best = max(shared, key=lambda name: shared[name], default="")
+    return [best] if shared.get(best, 0) >= 2 else []

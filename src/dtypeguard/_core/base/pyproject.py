@@ -96,6 +96,12 @@ def near(word: Any, legal: Iterable[str]) -> str:
     return f" (did you mean {words[found[0]]!r}?)" if found else ""
 
 
+def near_rule(name: str, legal: Iterable[str]) -> str:
+    """The same for a rule, which may be meant by words that its name or its summary has."""
+    found = pages.by_words(name, (one for one in pages.entries() if one.kind in LEGAL["severity"]))
+    return near(name, legal) or "".join(f" (did you mean {one!r}?)" for one in found)
+
+
 def line_of(text: bytes, keys: tuple[str, ...]) -> int:
     """The line at which a key below our table is written, counted from 1.
 
@@ -153,7 +159,7 @@ def _rules(file: Path, keys: tuple[str, ...], value: Any) -> None:
             raise wrong(file, keys, f"{where}={name!r} is not a list of rules, as in ['DG102', 'DG5']")
         if name not in (known := _names()):
             families = [name for name in known if len(name) == 3]
-            meant = near(name, known[len(families) :])
+            meant = near_rule(name, known[len(families) :])
             legal = f"use ids or names, as in ['DG101'], or {', '.join(families)}"
             raise wrong(file, keys, f"{where}={name!r} is no rule{meant}: {legal}")
 

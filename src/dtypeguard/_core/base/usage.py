@@ -1,5 +1,7 @@
 """What a command of `python -m dtypeguard` raises."""
 
+INTERRUPTED = 130  # the exit status after Ctrl-C
+
 
 class Usage(Exception):
     """What was asked for cannot be done."""

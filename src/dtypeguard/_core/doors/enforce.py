@@ -451,6 +451,7 @@ def contract_behind(fn: Any) -> Contract:
     return contract
 
 
+@explained
 def check(
     value: T,
     annotation: Any,
@@ -481,15 +482,13 @@ def check(
     >>> check(torch.zeros(2), Float32[Tensor, "n"], mode="strict")
     tensor([0., 0.])
     """
-    frame = sys._getframe(1)
-    try:
-        spec = _spec_here(annotation, name, _user_frame(frame))
-        param, options = Param(name, _P.POSITIONAL_ONLY, spec), read(mode=mode, casting=casting)
-        result: T = enter(Contract("check", (param,), file=written_in(caller(frame)), **options), (value,)).values[0]
-        return result
-    except BaseException:
-        hide_frames()
-        raise
+    if not isinstance(name, str):
+        raise TypeError(f"check: name={name!r} is no text: write name='x'")
+    frame = sys._getframe(2)  # behind that of `explained`
+    spec = _spec_here(annotation, name, _user_frame(frame))
+    param, options = Param(name, _P.POSITIONAL_ONLY, spec), read(mode=mode, casting=casting)
+    result: T = enter(Contract("check", (param,), file=written_in(caller(frame)), **options), (value,)).values[0]
+    return result
 
 
 def _spec_here(annotation: Any, name: str, frame: FrameType | None) -> Spec | None:

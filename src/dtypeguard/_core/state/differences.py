@@ -136,7 +136,21 @@ def differences(contents: Contents, reading: Reading) -> Differences:
         for pattern, _ in contents.lines.get("tensors", ()):
             every = sections["tensors"] if any(map(str.isdecimal, pattern)) else {*there, *(contents.names or ())}
             found.unused += [] if any(map(matcher(pattern), every)) else [pattern]
+    found.stranger = _other_class(found, contents, reading)
+    found.rows = [] if found.stranger else found.rows
     return found
+
+
+def _other_class(found: Differences, contents: Contents, reading: Reading) -> str:
+    """Why it is another model though it has the names; nothing if it is not, or is a file or a wrapper."""
+    if reading.saved or reading.unit != "tensor" or found.title != reading.title or not contents.title.isidentifier():
+        return ""
+    rows = [row for row in found.rows if row.section == "tensors"]
+    gone = sum(len(row.names) for row in rows if not row.actual)
+    differ, every = sum(len(row.names) for row in rows), found.compared + gone
+    if contents.title == reading.title or differ <= _FEW * every:
+        return ""
+    return f"it is no {contents.title}, and {differ:,} of {number(every, 'tensor')} differ, as {rows[0]}"
 
 
 def _is_saved(contents: Contents, name: str) -> bool:

@@ -82,7 +82,7 @@ def read(subject: Any, optimizer: Any = None, shapes: bool = False, devices: boo
     """
     refuse_class("manifest", subject)
     if not isinstance(subject, nn.Module | Mapping):
-        raise TypeError(f"{type(subject).__name__} is no model, and no mapping of tensors as a state_dict is")
+        raise TypeError(f"{type(subject).__name__} is neither a model nor a mapping of tensors, as a state_dict is")
     model = isinstance(subject, nn.Module)
     found = Reading(type(subject).__name__, saved=not model)
     held, names, gradients = found.sections.setdefault("tensors", {}), dict[int, str](), dict[str, Held]()

@@ -14,7 +14,7 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from ..._core.base.frames import let_go
-from ..._core.base.options import explained, one_of
+from ..._core.base.options import explained, one_of, switch
 from ..._engine.watch.events import ModuleRow
 from ..._engine.watch.findings import Cast as Cast
 from ..._engine.watch.findings import Findings
@@ -261,10 +261,12 @@ class AuditReport(Drawn, Generic[R]):
             The files that changed.
 
         Raises:
+            TypeError: `unsafe` is neither True nor False.
             EditError: a file has changed since the program ran, or is of an installed package; nothing is written.
             OSError: a file cannot be written.
             RuntimeError, ImportError: as `edits`.
         """
+        switch("unsafe", unsafe)
         chosen = [edit for edit in self.edits if (edit.safe or unsafe) and not edit.installed]
         files = write_edits(chosen)
         self._edits = [edit for edit in self.edits if edit not in chosen]

@@ -242,15 +242,13 @@ def _recorder(
     if values:
         recorder.values = Values(recorder, values)
     if every is not None:
-        if not values:
-            raise ValueError(
-                f"audit(every={every!r}) says at which steps values are looked at: pass values=True (--values) too"
-            )
         if every != POWERS and not (isinstance(every, int) and not isinstance(every, bool) and every > 0):
             raise ValueError(
                 f"audit takes every={POWERS!r} (steps 1, 2, 4, 8 ... are looked at), a number of steps, or None (all), "
                 f"not every={every!r}"
             )
+        if not values:
+            raise ValueError(f"audit(every={every!r}) says at which steps values are looked at: pass values=True too")
         recorder.steps = Steps(recorder, every)
     return recorder
 

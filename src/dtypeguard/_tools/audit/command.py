@@ -23,13 +23,13 @@ from types import FrameType
 from typing import Any, TextIO
 
 from ..._core.base.frames import is_own, without
-from ..._core.base.usage import Usage
+from ..._core.base.usage import INTERRUPTED, Usage
 from ..._engine.watch.selection import Selection
 from ..._engine.watch.steps import Enough
 from ..._show.files import writable
 from ..._show.report.baseline import Baseline, load
 from ..._show.result import Result
-from ..fix.command import INTERRUPTED
+from . import factory
 from .audit import audit
 from .conclusion import STDOUT, conclude, stands_alone
 from .ranks import Ranks
@@ -282,7 +282,7 @@ def _module(name: str, arguments: list[str]) -> Program:
         raise Usage(f"-m takes a module, as in -m {name.removesuffix('.py').replace('/', '.')}, not the file {name}")
     _set_up(os.getcwd(), ["-m", *arguments])
     if not _is_there(name):
-        raise Usage(f"there is no module {name!r}")
+        raise factory.missing(name, name.partition(".")[0])
 
     def program() -> None:
         spec = _find(name)
@@ -295,17 +295,18 @@ def _module(name: str, arguments: list[str]) -> Program:
 
 
 def _find(name: str, missing: str | None = None) -> importlib.machinery.ModuleSpec:
-    parent = name.rpartition(".")[0]
+    parent, part = name.rpartition(".")[0], None
     try:
         if parent:
             importlib.import_module(parent)
         spec = importlib.util.find_spec(name)
     except ModuleNotFoundError as error:
+        part = error.name
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # a package around it imports what is not there
         spec = None
     if spec is None:
-        raise Usage(missing or f"there is no module {name!r}")
+        raise Usage(missing) if missing else factory.missing(name, part)
     return spec
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 from ..._core.base.frames import shown as short
+from ..._core.base.usage import INTERRUPTED
 from ..._engine.watch.rule import Finding
 from ..._engine.watch.selection import reaches
 from ..._show.files import write
@@ -17,7 +18,7 @@ from ..._show.report.edits import Edit
 from ..._show.report.formats import github, sarif
 from ..._show.report.report import AuditReport
 from ..._show.report.text import Style
-from ..fix.command import INTERRUPTED, Mending
+from ..fix.command import Mending
 
 STDOUT = "-"
 # What runners of tests mean by their exit status.

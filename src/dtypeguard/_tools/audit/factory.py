@@ -2,10 +2,12 @@
 
 import importlib
 import os
+import pkgutil
 import sys
 from pathlib import PurePath
 from typing import Any
 
+from ..._core.base.pyproject import near
 from ..._core.base.usage import Usage
 
 
@@ -60,12 +62,24 @@ def found_by(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # a module that it imports is missing
-        raise Usage(f"there is no module {module!r}") from error
+        raise missing(module, error.name) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise Usage(f"{module} has no {attribute!r}")
+            raise Usage(f"{module} has no {attribute!r}{near(part, dir(found))}")
         found = getattr(found, part)
     return found
+
+
+def missing(module: str, part: str | None = None) -> Usage:
+    """That a module is not there, with the name that was meant.
+
+    Args:
+        module: what was named.
+        part: the module or the package around it that is not there.
+    """
+    package, _, last = (part or module).rpartition(".")
+    folders = getattr(sys.modules.get(package), "__path__", ()) if package else None
+    return Usage(f"there is no module {module!r}{near(last, (one.name for one in pkgutil.iter_modules(folders)))}")
 
 
 def _is_model(value: Any) -> bool:

@@ -9,7 +9,7 @@ from torch import nn
 
 from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
-from ..._core.base.options import explained
+from ..._core.base.options import explained, positive
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..._show.svg import Chart
@@ -22,7 +22,7 @@ from .mixing import Choice, Option, choices
 from .pictures import of_formats
 from .placed import Placed
 from .result import Comparison
-from .text import percent
+from .text import folded, percent
 from .trials import output_error
 
 RUNS = 5
@@ -220,8 +220,8 @@ class FormatComparison(Comparison):
             given = "neither" if error is None else "both"
             raise TypeError(f"keep takes error= or bits=, and got {given}: for example keep(error=0.01)")
         for name, value in (("error", error), ("bits", bits)):
-            if value is not None and (not isinstance(value, int | float) or isinstance(value, bool) or not value > 0):
-                raise ValueError(f"keep({name}={value!r}): it must be positive, for example {_EXAMPLES[name]}")
+            if value is not None:
+                positive(f"keep: {name}", value, _EXAMPLES[name])
         if self._found.integers:
             raise CompareError(
                 "keep needs floating outputs to measure an error of, and the model returns integers: compare the part "
@@ -232,10 +232,8 @@ class FormatComparison(Comparison):
         subject, count = self._subject, sum(held.count for held in self._subject.weights.values())
         front = self._choices()
         if bits is not None and front[0].cost > bits * count:
-            one = len(self.stays) == 1
-            stay = (
-                f", as {len(self.stays)} module{'s' * (not one)} stay{'s' * one} in {self.wide}" if self.stays else ""
-            )
+            names = ", ".join(folded(self.stays, subject.weights))
+            stay = f", as {names} stay{'s' * (len(self.stays) == 1)} in {self.wide}" if names else ""
             raise ValueError(f"keep(bits={bits:g}): the cheapest choice has {front[0].cost / count:.3g} bits{stay}")
         curve = [(one.cost / count, one.damage) for one in front]
         if bits is not None:

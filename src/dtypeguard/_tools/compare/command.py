@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from typing import Any
 
 from ..._core.base.errors import CompareError
@@ -29,9 +28,12 @@ def run(options: argparse.Namespace) -> int:
         wanted = [_recipe(options, tool, path) for tool, path in options.recipe]
         for name, what in (("keep", "the error"), ("bits", "the average")):
             if (value := getattr(options, name)) is not None and not value > 0:
-                raise ValueError(f"--{name} {value}: {what} must be positive")
+                raise ValueError(f"--{name} {value:g}: {what} must be positive")
         if options.max_error is not None and not options.max_error >= 0:
-            raise ValueError(f"--max-error {options.max_error}: no error is less than 0")
+            raise ValueError(f"--max-error {options.max_error:g}: no error is less than 0")
+        for name in ("dtype", "region"):
+            if "," in (getattr(options, name) or ""):
+                raise ValueError(f"--{name} {getattr(options, name)}: compare takes one dtype, so run it for each")
         model, batch = _model_and_batch(options)
         result: Any = compare(model, batch, **_low(options))
         kept = _keep(result, options)
@@ -40,8 +42,7 @@ def run(options: argparse.Namespace) -> int:
     print(result)
     write_files(options, result)
     if isinstance(kept, CompareError):
-        print(kept, file=sys.stderr)
-        raise Failed(str(kept).partition("\n")[0])
+        raise Failed(str(kept))
     for tool, path in wanted:
         write(path, json.dumps(kept.to_recipe(tool), indent=1) + "\n")
     left = result.error if kept is None else kept.error

@@ -1,20 +1,22 @@
 """Modules that stay in float32: what a search has found, to apply to a model."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import nn
 
-from ..._core.base.dtypes import BY_NAME
+from ..._core.base.dtypes import BY_NAME, name_of
 from ..._core.base.modules import root_of
 from ..._core.base.options import kind_of, refuse_no_module
 from ..._show.result import Drawn
 from ..._show.svg import Chart
+from ..._show.text import wrapped
 from .borders import check_names, keep_wide
 from .pictures import of_kept
+from .text import folded, of_whole, percent, verified
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -80,6 +82,27 @@ class Kept(Drawn):
         check_names(held, self.names, self.dtype)
         keep_wide(held, self.names, self.narrow, self.dtype, self.cast)
         return model
+
+    def told(self, modules: Iterable[str], wide: str = "float32", low: str = "") -> Iterator[str]:
+        """What is kept, in lines.
+
+        Args:
+            modules: the names of all modules of the model.
+            wide: the name of the dtype in which these stay.
+            low: what the rest is in; default: the dtype, or autocast.
+        """
+        names = ", ".join(folded(self.names, modules)) or ("nothing but the batch" if self.runs else "nothing")
+        if self.names == ("",):
+            names = "the whole model, as no part of it is enough"
+        cost = f"; {of_whole(self.parameters)} of the parameters" if self.names else ""
+        low = low or ("autocast" if self.dtype is None else name_of(self.dtype))
+        how = verified(self.runs, low)
+        yield f"keep in {wide}: {names} -> {percent(self.error)} ({how}{cost})"
+        for note in self.notes:
+            yield f"note: {note}"
+
+    def __str__(self) -> str:
+        return "\n".join(line for one in self.told(()) for line in wrapped(one))
 
     def _data(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

@@ -10,7 +10,7 @@ import torch
 
 from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
-from ..._core.base.options import explained
+from ..._core.base.options import explained, positive
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..._show.result import Drawn, Row
@@ -22,7 +22,7 @@ from .kept import Kept
 from .measure import DECIDED, INPUTS, Measured, Part
 from .pictures import of_comparison
 from .subject import Subject, widest
-from .text import COLUMNS, LARGE, bars, folded, of_whole, percent, site_of, titled, verified
+from .text import COLUMNS, LARGE, bars, percent, site_of, titled
 from .trials import output_error
 
 _SHOWN = 8  # layers of a printed comparison
@@ -190,7 +190,7 @@ class Comparison(Drawn):
             The modules, and the error that is left.
 
         Raises:
-            ValueError: if the error is not positive.
+            TypeError, ValueError: if the error is no number, or not positive.
             CompareError: if there are no outputs to measure an error of, if not even the whole model in float32
                 reaches it, if it is the batch that has the error, or if the model has changed since.
 
@@ -201,8 +201,7 @@ class Comparison(Drawn):
         >>> kept.error < 1e-6, kept.runs <= 5
         (True, True)
         """
-        if not isinstance(error, int | float) or not error > 0:
-            raise ValueError(f"keep(error={error!r}): the error must be positive, for example 1e-3")
+        positive("keep: error", error, "1e-3")
         if self._found.integers:
             raise CompareError(
                 "keep needs floating outputs to measure an error of, and the model returns integers: pass compare a "
@@ -290,19 +289,8 @@ class Comparison(Drawn):
 
     def _kept_lines(self) -> Iterator[str]:
         """The lines behind the notes: what is kept."""
-        kept = self._kept
-        if kept is None:
-            return
-        names = ", ".join(folded(kept.names, self._found.modules)) or (
-            "nothing but the batch" if kept.runs else "nothing"
-        )
-        if kept.names == ("",):
-            names = "the whole model, as no part of it is enough"
-        cost = f"; {of_whole(kept.parameters)} of the parameters" if kept.names else ""
-        how = verified(kept.runs, self._subject.title)
-        yield f"keep in {self.wide}: {names} -> {percent(kept.error)} ({how}{cost})"
-        for note in kept.notes:
-            yield f"note: {note}"
+        if self._kept is not None:
+            yield from self._kept.told(self._found.modules, self.wide, self._subject.title)
 
     def __str__(self) -> str:
         return "\n".join(_report_lines(self))

@@ -3,10 +3,13 @@
 import argparse
 import sys
 
+import torch
+
+from ..._core.base.dtypes import dtype_of, name_of
 from ..._core.base.usage import Failed, Usage
 from ..audit.command import try_files, write_files
 from ..audit.factory import made_by
-from .dryrun import Undrawn, dryrun
+from .dryrun import DTYPES, REGIONS, Undrawn, tabled
 
 
 def run(options: argparse.Namespace) -> int:
@@ -17,10 +20,14 @@ def run(options: argparse.Namespace) -> int:
         Usage: if a function is not there, or gives something else.
     """
     try_files(options, "json", "html")
-    model, batch = made_by(options.model), None if options.batch is None else made_by(options.batch)
-    regions = [None if name.lower() == "none" else name for name in options.region]
     try:
-        table = dryrun(model, batch, dtypes=options.dtypes, region=regions)
+        regions = [_region(name) for name in options.region]
+        _check_required(options)
+    except ValueError as error:
+        raise Usage(str(error)) from error
+    model, batch = made_by(options.model), None if options.batch is None else made_by(options.batch)
+    try:
+        table = tabled(model, batch, options.dtypes, regions)
     except Undrawn as error:
         raise Usage(
             f"a batch is missing: write --batch package.module:function, which returns {error.needed}; none can be "
@@ -37,8 +44,33 @@ def run(options: argparse.Namespace) -> int:
         except AssertionError as error:
             print(f"\n{error}", file=sys.stderr)
             refused.append(name)
-        except (KeyError, ValueError) as error:
-            raise Usage(str(error.args[0])) from error
+        except KeyError as error:  # the model has no parameters, so no cell has their dtype
+            raise Usage(f"--require {name}: {error.args[0]}") from error
     if refused:
         raise Failed(f"{table.module} does not run in {', '.join(refused)}, which --require names")
     return 0
+
+
+def _region(name: str) -> torch.dtype | None:
+    """What `--region` names: a dtype of a region, or none.
+
+    Raises:
+        ValueError: it names neither.
+    """
+    legal = {"none" if one is None else name_of(one): one for one in REGIONS}
+    if name.lower() in legal:
+        return legal[name.lower()]
+    if (found := dtype_of(name, "region")) not in REGIONS:
+        raise ValueError(f"--region {name} is none of {', '.join(legal)}")
+    return found
+
+
+def _check_required(options: argparse.Namespace) -> None:
+    """Raise ValueError if `--require` names what `--dtype` or `--region` leaves out."""
+    run = DTYPES if options.dtypes is None else tuple(dtype_of(name, "dtypes") for name in options.dtypes)
+    for name in options.require:
+        if dtype_of(name, "require") not in run:
+            there = ", ".join(map(name_of, run))
+            raise ValueError(f"--require {name}: the model is run in {there} only: add {name} to --dtype")
+    if options.require and "none" not in map(str.lower, options.region):
+        raise ValueError("--require asks about the model without a region: add none to --region")

@@ -24,8 +24,8 @@ from .cells import DryrunCell, Runner
 from .table import DryrunTable
 from .twin import Original
 
-_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-_REGIONS = (None, torch.float16, torch.bfloat16)
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+REGIONS = (None, torch.float16, torch.bfloat16)
 
 
 @explained
@@ -73,9 +73,22 @@ def dryrun(
     ('repaired', ('`input` of Linear.forward from float32 to bfloat16',))
     >>> table.assert_runs("bfloat16")
     """
+    try:
+        return tabled(model, batch, dtypes, region, device)
+    except Undrawn as error:
+        raise TypeError(str(error)) from error.__cause__
+
+
+@unrecorded
+def tabled(model: nn.Module, batch: Any, dtypes: Any = None, region: Any = REGIONS, device: Any = None) -> DryrunTable:
+    """What `dryrun` does.
+
+    Raises:
+        Undrawn: there is no batch.
+    """
     original, root = Original(model), root_of(model)
-    asked = read("dtypes", _DTYPES if dtypes is None else dtypes, FLOATING)
-    regions = read("region", region, _REGIONS)
+    asked = read("dtypes", DTYPES if dtypes is None else dtypes, FLOATING)
+    regions = read("region", region, REGIONS)
     place = _as_device(device)
     with unheard(), apart(), aside():
         inputs = _inputs(root, batch)

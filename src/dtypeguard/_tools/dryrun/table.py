@@ -113,9 +113,8 @@ class DryrunTable(Drawn):
         """The module, whose kernels were asked, and how much was found."""
         counts = Counter(cell.status for cell in self.cells)
         what = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
-        return (
-            f"{self.module}: {number(len(self), 'cell')}, {what}; kernels of {self.device}, torch {torch.__version__}"
-        )
+        what = f"1 cell, {self.cells[0].status}" if len(self) == 1 else f"{number(len(self), 'cell')}, {what}"
+        return f"{self.module}: {what}; kernels of {self.device}, torch {torch.__version__}"
 
     def columns(self) -> list[torch.dtype | None]:
         return list(dict.fromkeys(cell.inputs for cell in self.cells))

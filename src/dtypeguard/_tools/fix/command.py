@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ..._core.base.frames import installed, shown
 from ..._core.base.progress import task, tell
-from ..._core.base.usage import Usage
+from ..._core.base.usage import INTERRUPTED, Usage
 from ..._engine.watch.rule import RULES, Finding
 from ..._engine.watch.selection import reaches
 from ..._show.report.baseline import Baseline
@@ -30,7 +30,6 @@ from ..._show.text import number
 if TYPE_CHECKING:  # they need libcst
     from .search import Run
 
-INTERRUPTED = 130
 _MADE = re.compile(
     rb"@generated|\bgenerated\b.*\bdo not edit\b|\bdo not edit\b.*\bgenerated\b", re.IGNORECASE | re.DOTALL
 )

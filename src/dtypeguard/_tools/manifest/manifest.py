@@ -13,6 +13,7 @@ from ..._core.state.differences import Difference, Differences, differences, sta
 from ..._core.state.patterns import quoted
 from ..._core.state.reading import Held, Reading, read
 from ..._show.result import Result
+from ..._show.text import number
 from .headers import checkpoint
 from .libraries import as_saved, narrowed
 
@@ -44,7 +45,7 @@ class Manifest(Result):
         return self.contents.text or written(self.contents)
 
     def __repr__(self) -> str:
-        return f"<manifest of {self.title}: {sum(map(len, self.lines.values()))} lines>"
+        return f"<manifest of {self.title}: {number(sum(map(len, self.lines.values())), 'line')}>"
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the manifest to a file. A manifest that is there keeps its comments, and lines that are still right.
