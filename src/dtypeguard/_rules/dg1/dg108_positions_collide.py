@@ -105,7 +105,8 @@ def _due(event: Op, source: Tensor | None, audit: Recorder) -> bool:
         return False
     if source is not None and (source.dtype in (*_EXACT, torch.bool) or source.is_complex()):
         return False
-    return event.readable and audit.due("DG108", event.site)
+    size = event.out.numel().bit_length()  # the longest sequence may come late
+    return event.readable and audit.due("DG108", event.site, event.out.dtype, size)
 
 
 def _collide(event: Op, exact: Tensor, rounded: Tensor, audit: Recorder) -> None:

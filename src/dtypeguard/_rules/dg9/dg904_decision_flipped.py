@@ -1,5 +1,6 @@
 """DG904 decision-flipped."""
 
+import math
 import re
 
 from ..._core.base.dtypes import HALF
@@ -51,6 +52,8 @@ def flipped(row: Row, audit: Recorder) -> None:
         return
     earlier, lost = False, None
     was, is_ = row.changed if sure or row.other_place is None else row.other_place
+    if row.looked_up and math.isnan(was):  # equal to nothing
+        return
     if row.looked_up:
         harm = f"{row.flipped} of {row.decided} equal values are not found: {was:.9g} for {is_:.9g}"
         advice = "round the values, or look for the nearest: `(table - value).abs().argmin()`, `torch.isclose`"

@@ -115,13 +115,13 @@ def measure(a: Side, b: Side, names: Names) -> Found:
                 whole, before = calls, points
                 calls = outside(calls, several, free[1])
                 points = _on_inputs_of_a(sides, calls, tapes[0], values, precision, states, tables)
-                again = named_again(several, before, points, free[1])
                 loosely = {
                     path for path, _ in several if any(one.startswith(f"{path}." * bool(path)) for one in weights)
                 }
                 for point in points:
                     if point.key[0] in loosely and not point.before:
                         point.bound = max(point.bound, noise(point.key))
+                again = named_again(several, before, points, free[1])
                 if again := again + [p for p in before if p.differs and p.key in hidden and p not in again]:
                     calls, points = calls | {key: whole[key] for key in whole if key not in calls}, again + points
             around = {calls[parent][0].b for parent in fused.values()} | _around_unmatched(calls, loose)

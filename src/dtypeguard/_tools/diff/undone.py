@@ -61,6 +61,7 @@ def made_up_for(
         halfway: runs b with what some calls are to return instead.
     """
     differ = {point.key: list(_around(point.key, free[1])) for point in points if point.differs}
+    code = {point.key for point in points if point.differs and point.before}  # of modules, which may hold a scale
     found: dict[Key, _Region] = {}
     for exactly in (True, False):
         told = {_NUMBER.sub("*", path) for region in found.values() for path, _ in region.inner}
@@ -75,7 +76,7 @@ def made_up_for(
                 rounded = 0.0 if exactly else noise(one)
                 if known[0] <= known[1] + rounded:
                     clearly = max(known[1], _CLEARLY * known[0])
-                    later = {*list(differ)[first:]} if rounded else set()
+                    later = {k for k in list(differ)[first:] if k in code or k[0] in weights} if rounded else set()
                     same = {key: max(clearly, rounded) if key in later else known[1] for key in inner}
                     found[one] = _Region(same, clearly)
                     break

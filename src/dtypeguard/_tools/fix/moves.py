@@ -122,7 +122,10 @@ def narrow_operands(place: Place, at: At) -> Iterator[Candidate]:
     if place.narrow in HALF and place.finding.severity != "error":
         return  # what is not refused may want its digits
     parts = sorted(used(at), key=lambda part: not _looks_wide(part))
-    yield from each_and_all([cast(part, place.narrow) for part in parts])
+    yield from (cast(part, place.narrow) for part in parts)
+    for part in filter(_looks_wide, parts):  # what the function is given may be of either dtype
+        yield from (cast(part, place.narrow, text) for text in in_function(part))
+    yield joined([cast(part, place.narrow) for part in parts])
 
 
 def _looks_wide(at: At) -> bool:

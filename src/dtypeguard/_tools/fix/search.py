@@ -24,6 +24,7 @@ from .source import Change, Unfit, apply
 ALL = (blocks, classes, moves, numbers, training)  # importing them enters their moves
 _TRIES = 24  # candidates for one cause
 _DEPTH = 3  # edits that one cause may need
+_RUNS = 40  # of the program, for one cause
 _NUMBER = re.compile(
     r"(?<![\w.])[-+]?(?:(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|(?:nan|inf)\b)|\b(?:True|False)\b|0x[0-9a-f]+"
 )
@@ -157,6 +158,7 @@ class Search:
         self._sources: dict[tuple[str, str], Source] = {}
         self._ran: dict[tuple[tuple[str, str], ...], Run] = {(): first}
         self._first = {self.state.key(finding): finding for finding in first.findings}
+        self._last_run = 0  # by which number of runs a cause has its edit, or none
         self._noise: frozenset[int] | None = None  # lines that are printed otherwise each time; None: nobody knows yet
 
     # ------------------------------------------------------------ sources
@@ -233,6 +235,7 @@ class Search:
 
     def _mend_cause(self, cause: Cause, kinds: tuple[str, ...]) -> bool:
         solve = self._guess if self._run is None else self._solve
+        self._last_run = len(self._ran) + _RUNS
         found = solve([cause], self.state, self.last, kinds, _DEPTH)
         if found is None:
             return False
@@ -262,6 +265,8 @@ class Search:
         for name, edits in itertools.groupby(self._edits(cause, state, kinds, depth), key=operator.itemgetter(0)):
             later: list[tuple[State, Run, list[Cause]]] = []
             for _, edited in edits:
+                if len(self._ran) > self._last_run:
+                    return None
                 run = self._run_with(edited.texts)
                 new = self._judge(cause, state, base, edited, run)
                 exact = kinds == ("safe",) and cause.rule in _KEPT
