@@ -58,4 +58,14 @@ class Mended:
         lines = out.getvalue().splitlines()
         widened = tuple(audit.report._recorder.findings.widened())
         found, files = list(audit.report.findings), (str(self.path),)
-        return Run(found, int(bool(error)), error, raised, lines, files=files, widened=widened, merged=tuple(merged))
+        return Run(
+            found,
+            int(bool(error)),
+            error,
+            raised,
+            lines,
+            files=files,
+            widened=widened,
+            merged=tuple(merged),
+            promoted=tuple(audit.report._recorder.findings.promoted()),
+        )

@@ -96,6 +96,14 @@ class Findings:
         """The lines, by file and number, at which code casts floats to integers or bools."""
         return [place for cast, place in self._written() if cast.to_dtype not in FLOATING]
 
+    def promoted(self) -> list[tuple[str, int]]:
+        """The lines, by file and number, at which float32 becomes float64 though no code says so."""
+        kinds = ("write", "promotion")
+        return [
+            (site.file, site.line) for cast, site in self._casts.values()
+            if cast.kind in kinds and (cast.from_dtype, cast.to_dtype) == (torch.float32, torch.float64)
+        ]  # fmt: skip
+
     def _written(self) -> Iterator[tuple[Cast, tuple[str, int]]]:
         """The casts of floats that code writes."""
         for cast, site in self._casts.values():

@@ -187,6 +187,7 @@ def run(folder: str) -> None:
         "operations": report._recorder.operations, "outside": fence.outside,
         "files": [file for file in loaded if inside(file, copy)], "widened": report._recorder.findings.widened(),
         "truncated": report._recorder.findings.truncated(), "merged": list(merged),
+        "promoted": report._recorder.findings.promoted(),
     }  # fmt: skip
     with open(os.path.join(folder, "result"), "wb") as stream:
         pickle.dump(result, stream)

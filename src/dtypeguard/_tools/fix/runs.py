@@ -133,7 +133,7 @@ class Runs:
 
         told["findings"] = [moved(finding, home) for finding in told["findings"]]
         told["files"] = tuple(map(home, told["files"]))
-        for name in ("raised", "widened", "truncated", "merged"):
+        for name in ("raised", "widened", "truncated", "merged", "promoted"):
             told[name] = tuple((home(file), line) for file, line in told[name])
         run = Run(**told, lines=out.splitlines())
         shutil.rmtree(folder, ignore_errors=True)
