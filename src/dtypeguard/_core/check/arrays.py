@@ -47,7 +47,8 @@ def _ready(value: Any) -> tuple[Any, str]:
 def numbers_fix(spec: TensorSpec, value: Any, call: CallState) -> tuple[str, ...]:
     """What to write around numbers to make a tensor of them for an annotation; nothing where a number would change."""
     source = _numbers_dtype(value) if spec.torch_only and not torch.compiler.is_compiling() else None
-    if source is None:
+    axes = spec.dims and spec.variadic is None and isinstance(value, int | float | complex)  # one number has none
+    if source is None or axes:
         return ()
     wanted = call.anchor.dtype if call.anchor is not None else None
     fits = within(source, spec) and not (source in FLOATING and wanted is not None and within(wanted, spec))

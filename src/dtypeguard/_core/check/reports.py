@@ -66,16 +66,18 @@ _LITERAL = re.compile(r"Literal\[([^\[\]]*)\]( \| None)?")
 def report_kind(call: CallState, path: Path, value: Any, hint: str, count: bool = False, *missing: str) -> None:
     """Record that a value is of another type than its hint; with `count` the text has the length of a tuple."""
     actual = f"is {indefinite(type(value).__qualname__)}"
+    wanted, fix = hint, ""
     if count and isinstance(value, tuple):
         actual = f"is a tuple of {len(value)}"
+        fix = f"{give(call)} a value for each item of {hint}" if hint.startswith("tuple") else ""
     if missing:
-        actual = f"has no {', '.join(map(repr, missing))}"
-    wanted = hint
+        lacks = ", ".join(map(repr, missing))
+        actual, fix = f"has no {lacks}", f"{give(call)} it with {lacks}"
     if (listed := _LITERAL.fullmatch(hint)) and isinstance(value, str | int):
         actual, wanted = f"is {value!r}", f"one of {listed[1]}{', None' * bool(listed[2])}"
     report(
         call, path, HintError, value, actual, hint, f"the annotation wants {wanted}", hint,
-        fix=(f"{give(call)} {wanted}",),
+        fix=(fix or f"{give(call)} {wanted}",),
     )  # fmt: skip
 
 

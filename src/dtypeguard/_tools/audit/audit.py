@@ -1,6 +1,7 @@
 """`audit`: begin and end."""
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -26,7 +27,8 @@ from ..._show.report.report import AuditReport
 from ..calls import call_of
 
 P = ParamSpec("P")
-_OPTIONS = ("rules", "ignore", "values", "every", "source", "omit")
+_NAMES = ("model", "optimizer", "scaler")
+_OPTIONS = {"rules": None, "ignore": (), "values": None, "every": None, "source": None, "omit": None}
 T = TypeVar("T")
 # What these and the rules listen to is registered when they are imported.
 ENGINE = (exports, models, program)
@@ -212,7 +214,7 @@ def audit(*args: Any, **kwargs: Any) -> Any:
         )
     if len(args) == 2 and isinstance(args[0], nn.Module) and _is_batch(args[1]) and not kwargs:
         return _call(args[0], *call_of(args[1]), recorder, args[:1])
-    names = "model", "optimizer", "scaler"
+    names = _NAMES
     unknown = [name for name in kwargs if name not in names]
     if len(args) > len(names) or unknown:
         known = (*names, *_OPTIONS)
@@ -227,6 +229,15 @@ def audit(*args: Any, **kwargs: Any) -> Any:
     several = {name: _several(given.get(name), kind, name) for name, kind in zip(names, kinds, strict=True)}
     recorder.optimizers, recorder.scalers = several["optimizer"], several["scaler"]
     return Audit(recorder, several["model"])
+
+
+# What `help` shows: the form for a block, which names all options.
+audit.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    [
+        *(inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None) for n in _NAMES),
+        *(inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=d) for n, d in _OPTIONS.items()),
+    ]
+)
 
 
 def _recorder(
