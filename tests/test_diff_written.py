@@ -552,3 +552,14 @@ def test_a_capture_of_another_dtype_and_of_channels_last(tmp_path: Any) -> None:
     dtypeguard.capture(a.to(memory_format=torch.channels_last), x, tmp_path / "a.safetensors")
     found = dtypeguard.diff(tmp_path / "a.safetensors", copy.deepcopy(a).bfloat16(), x)
     assert found.verdict == "rounding", str(found)
+
+
+def test_a_capture_of_a_table_that_the_other_computes(tmp_path: Any) -> None:
+    torch.manual_seed(0)
+    a, b, x = Table(True), Table(False), torch.randn(2, 300, 16)
+    b.load_state_dict(a.state_dict())
+    dtypeguard.capture(a, x, tmp_path / "a.safetensors")
+    assert dtypeguard.diff(tmp_path / "a.safetensors", b, x).verdict != ANOTHER
+    with torch.no_grad():
+        b.out.weight[3, 3] += 1e-4
+    assert dtypeguard.diff(tmp_path / "a.safetensors", b, x).verdict == ANOTHER

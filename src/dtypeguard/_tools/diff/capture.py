@@ -23,7 +23,7 @@ from .match import Calls, Model, Names, matched
 from .measure import Found, unmatched
 from .points import Point, point_of
 from .side import ROOT, Side
-from .tape import Key, Named, Passage, Tape, kind_of, paired
+from .tape import Key, Named, Passage, Tape, is_dense, kind_of, paired
 from .wide import Wide
 
 FORMAT = 1
@@ -43,6 +43,7 @@ class Recorded:
         low: a sample of each tensor, by its call, 0 or 1 for inputs and outputs, and number.
         wide: the same in float64, or float32; empty where the program does not run in it.
         versions: of torch and dtypeguard.
+        tables: what rounding has changed in each buffer of float32, by its digest.
     """
 
     title: str
@@ -50,6 +51,7 @@ class Recorded:
     low: dict[str, Tensor]
     wide: dict[str, Tensor]
     versions: dict[str, str] = field(default_factory=dict)
+    tables: dict[str, float] = field(default_factory=dict)
 
     @property
     def dtype(self) -> torch.dtype | None:
@@ -87,7 +89,12 @@ def recorded(side: Side) -> Recorded:
     model = Model(passages, {"": side.title}, {"": []}) if side.model is None else Model.of(side.model, passages)
     model.digests = _digests(model)
     versions = {"torch": str(torch.__version__), "dtypeguard": sys.modules["dtypeguard"].__dict__["__version__"]}
-    return Recorded(side.title, model, low_samples, wide_samples, versions)
+    buffers = () if side.model is None else side.model.buffers()
+    tables = {
+        hashlib.sha256(_raw(t)).hexdigest(): roundoff(t)
+        for t in buffers if t.dtype is torch.float32 and t.ndim and is_dense(t)
+    }  # fmt: skip
+    return Recorded(side.title, model, low_samples, wide_samples, versions, tables)
 
 
 def _meta(named: Named) -> Named:
@@ -103,8 +110,11 @@ def _digests(model: Model) -> dict[str, str]:
 
 
 def _bytes(tensor: Tensor) -> bytes:
-    raw = tensor.detach().to("cpu", torch.bfloat16).flatten().view(torch.uint8)
-    return hashlib.sha256(raw.numpy().tobytes()).digest()
+    return hashlib.sha256(_raw(tensor.to(torch.bfloat16))).digest()
+
+
+def _raw(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def sample(tensor: Tensor, projected: bool) -> Tensor:
@@ -147,7 +157,7 @@ def save(record: Recorded, path: str | os.PathLike[str]) -> None:
     ]  # fmt: skip
     about = {
         "format": FORMAT, "title": record.title, "digests": record.model.digests, "versions": record.versions,
-        "passages": passages, "kinds": record.model.kinds, "shapes": record.model.shapes,
+        "passages": passages, "tables": record.tables, "kinds": record.model.kinds, "shapes": record.model.shapes,
     }  # fmt: skip
     kinds = {"low": record.low, "wide": record.wide}
     tensors = {f"{kind}:{name}": t for kind, own in kinds.items() for name, t in own.items()}
@@ -205,7 +215,7 @@ def load(path: str | os.PathLike[str]) -> Recorded:
         for name, tensor in tensors.items():
             kind, _, rest = name.partition(":")
             kinds[kind][rest] = tensor
-        return Recorded(about["title"], model, kinds["low"], kinds["wide"], about["versions"])
+        return Recorded(about["title"], model, kinds["low"], kinds["wide"], about["versions"], about.get("tables", {}))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from error
 
@@ -274,6 +284,7 @@ def _check_batch(a: Recorded, b: Recorded) -> None:
 
 def _points(a: Recorded, b: Recorded, calls: Calls) -> list[Point]:
     found: list[tuple[int, Point]] = []
+    tables = max(((a.tables | b.tables)[one] for one in a.tables.keys() ^ b.tables.keys()), default=0.0)
     for key, (match, keys) in calls.items():
         mine, its = b.model.passages[key], a.model.passages[keys[0]]
         for place, (own, theirs) in enumerate(((mine.inputs, its.inputs), (mine.outputs, its.outputs))):
@@ -287,6 +298,7 @@ def _points(a: Recorded, b: Recorded, calls: Calls) -> list[Point]:
                 whole = truth if wide[0] is None else wide[0], truth if wide[1] is None else wide[1]
                 count = len(low[0])
                 ulps, narrow = map(max, zip(its.bounds[place], mine.bounds[place], strict=True))
+                narrow += tables
                 if low[0].dtype is not low[1].dtype:  # weights of one are rounded, and nobody has the others
                     narrow += max(map(roundoff, low))
                 point = point_of(
