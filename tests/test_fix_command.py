@@ -302,3 +302,13 @@ def test_sarif_carries_fixes_and_github_suggestions(tmp_path):
     assert change["replacements"] == [{"deletedRegion": region, "insertedContent": {"text": "x = x.half()\n"}}]
     shown = audit(tmp_path, "--diff", "--no-prove", "--format", "github", "program.py").stdout
     assert "%0A```suggestion%0Ax = x.half()%0A```" in shown
+
+
+def test_the_summary_counts_each_finding_once(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import torch\n\nx = torch.full((4,), 300.0)\nx.half()\ny = x.half()\nprint((y * y).isinf().all().item())\n"
+        "print((y * y).sum().item())\n"
+    )
+    done = audit(tmp_path, "--values", "--fix", "train.py")
+    assert "1 warning fixed" in done.stdout
+    assert "not shown" not in done.stdout

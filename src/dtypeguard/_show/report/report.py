@@ -389,7 +389,10 @@ class AuditReport(Drawn, Generic[R]):
     ) -> str:
         """The report, or these of its findings."""
         causes = causes_of(self.findings if findings is None else findings)
-        hidden = [] if findings is None else causes_of(f for f in self.findings if f not in findings and f not in fixed)
+        told = {(f.rule, f.file, f.line) for f in (*(findings or ()), *fixed)}
+        hidden = (
+            causes_of(f for f in self.findings if (f.rule, f.file, f.line) not in told) if findings is not None else []
+        )
         changes = changes_of(causes)
         over = not self._recorder.running
         lines = [*verdict_lines(verdict(changes, causes), changes, style), ""] if causes and over else []
