@@ -27,6 +27,7 @@ from torch.utils import _pytree
 from ..._core.base import private
 from ..._core.base.numbers import Numbers
 from ..._core.base.quiet import quiet
+from ..._engine.ops import operator_of
 
 AFFORDABLE = 2**24  # elements of a call that is made as it is
 _KEPT = 50_000  # answers
@@ -110,6 +111,11 @@ def _ask(func: Any, leaves: list[Any], spec: Any, region: Region, values: Any) -
             return _NUMBERS.draw(func, args, kwargs)
 
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    if operator_of(func).attends:
+        # PyTorch chose this kernel for these dtypes. Asked with others, cuDNN's ends the process (torch 2.11).
+        out = call(*made(_Size.OWN, lambda dtype: dtype, "meta"))
+        outputs = [kind and (kind[0], tensors[0].device) for kind in map(_kind, _pytree.tree_leaves(out))]
+        return Answer(None, tuple(outputs), _Size.OWN.value)
     numbers = {leaf for leaf in leaves if type(leaf) is int and leaf > 1}
     for size in (_Size.ONE, _Size.ONES, _Size.OWN):
         if size is _Size.OWN and sum(t.numel() for t in tensors) > AFFORDABLE:
@@ -177,7 +183,7 @@ def _question_tensor(tensor: Tensor, size: _Size, values: Any, dtype: torch.dtyp
     number = 1 if dtype.is_floating_point or dtype.is_complex else 0
     if size is _Size.OWN:
         if values(tensor):
-            return tensor.detach().to(dtype, copy=True)
+            return tensor.detach().to(device, dtype, copy=True)
         return torch.full(tensor.size(), number, dtype=torch.float32, device=device).to(dtype)
     shape = [min(length, 2 if size is _Size.TWO else 1) for length in tensor.shape]
     room = torch.full((2 * _MARGIN,), number, dtype=torch.float32, device=device).to(dtype)
