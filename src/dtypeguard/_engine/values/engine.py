@@ -275,7 +275,7 @@ class Values:
             return
         held.read = True
         shadow_of = held.like(tensor)
-        error = error_of(tensor, shadow_of)
+        error = held.error_of(tensor)
         if held.row.cause is Cause.STALLED:
             held.row.example = worst(tensor, shadow_of)  # of a total the last one says most
         largest = max(error.level, TOTAL * held.row.largest)

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from ..._core.base.dtypes import HALF
 from ..ops import ACCUMULATES, Cancels, Operator
-from .measure import error_of
 from .memory import ShadowStorage
 from .rows import Cause, Row
 
@@ -41,7 +40,7 @@ def all_incoming(given: Given, look: bool, targets: list[Incoming]) -> list[Inco
 def measured(tensor: Tensor, held: ShadowStorage, look: bool) -> Incoming:
     """One input, whose error is measured anew, or as it was."""
     if look:
-        error = error_of(tensor, held.like(tensor))
+        error = held.error_of(tensor)
         held.error = error.relative(held.floor, of_a_row=True) / held.cancellation
         held.whole = error.relative(held.floor) / held.cancellation
     return Incoming(tensor, held.error, held, held.row, held.cancellation)
@@ -49,7 +48,7 @@ def measured(tensor: Tensor, held: ShadowStorage, look: bool) -> Incoming:
 
 def wrong(incoming: Iterable[Incoming], error: float = 1.0) -> bool:
     """Whether what comes in is so wrong, by itself, that it makes at least half of an error."""
-    return any(error_of(one.tensor, one.held.like(one.tensor)).relative() > error / 2 for one in incoming)
+    return any(one.held.error_of(one.tensor).relative() > error / 2 for one in incoming)
 
 
 def suspicion(one: Incoming) -> float:

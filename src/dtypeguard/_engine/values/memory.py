@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..._core.base.dtypes import WIDER
 from ..operands import all_values, plain, shadowed
+from .measure import Error, error_of
 
 SINGLE = frozenset([torch.float32, torch.complex64])
 DOUBLE = frozenset([torch.float64, torch.complex128])  # right as they are, but for what they are computed from
@@ -29,6 +30,7 @@ class ShadowStorage:
         "data",
         "dtype",
         "error",
+        "errors",
         "floor",
         "integers",
         "origin",
@@ -59,6 +61,7 @@ class ShadowStorage:
         self.path: Any = None  # of its values since it is written to
         self.trained = False  # a parameter, whose values the program writes itself
         self.writes = 1  # the first, and those in place
+        self.errors: dict[Any, Error] = {}  # of its views, as measured since it was written to last
 
     def like(self, tensor: Tensor) -> Tensor:
         """The part of it that a tensor shows."""
@@ -67,13 +70,23 @@ class ShadowStorage:
             shadow = shadow.conj()
         return shadow.neg() if tensor.is_neg() else shadow
 
+    def error_of(self, tensor: Tensor) -> Error:
+        """How far the values of a tensor are from it; a view is measured once, until one of the two is written to."""
+        version = None if tensor.is_inference() else tensor._version
+        view = version, tensor.size(), tensor.stride(), tensor.storage_offset()
+        found = self.errors.get(view)
+        if found is None:
+            found = self.errors[view] = error_of(tensor, self.like(tensor))
+        return found
+
     def target(self, tensor: Tensor) -> Tensor:
         """The part that a tensor shows, for an operation to write to."""
+        self.errors.clear()
         return self.like(tensor)
 
     def write(self, tensor: Tensor, values: Tensor) -> None:
         """Values take the place of the part that a tensor shows."""
-        self.like(tensor).copy_(values)
+        self.target(tensor).copy_(values)
 
 
 class Memory:

@@ -276,7 +276,9 @@ class Shadow:
         if op.name.rstrip("_") == "remainder" and not row.backward:  # an angle of 0 is one of 2 pi
             turn = shadow.new_tensor(args[1]) if not isinstance(args[1], Tensor) else args[1].to(shadow.dtype)
             shadow = shadow + turn * ((tensor.to(shadow.dtype) - shadow) / turn).round().nan_to_num()
-        error = error_of(tensor, shadow)
+            error = error_of(tensor, shadow)
+        else:
+            error = held.error_of(tensor)
         cancellation, floor = cancellation_of(op, args, kwargs, row, incoming, error)
         relative = error.relative(floor, of_a_row=True)
         if op.cancels is Cancels.NUMERATOR:  # what it was divided by was never a difference
@@ -386,7 +388,7 @@ class Shadow:
         stuck = 0
         if not inherits and not row.backward and op.name not in BESIDES:
             stuck = max(moves.stands(one.tensor, one.held, row) for one in writing.incoming)
-            if stuck and wrong(others, error_of(tensor, shadow).relative() if op.name == "copy_" else 1.0):
+            if stuck and wrong(others, target.held.error_of(tensor).relative() if op.name == "copy_" else 1.0):
                 stuck = 0
             if target.held.path is not None:
                 row.course = target.held.path.course
