@@ -45,11 +45,12 @@ class Beside:
     level: float
 
 
-def beside(op: Operator, args: Any, kwargs: Any, row: Row) -> Beside | None:
+def beside(op: Operator, args: Any, kwargs: Any, row: Row, incoming: list[Incoming]) -> Beside | None:
     """What a sum of two tensors makes of the smaller one; None if that keeps its digits."""
     if op.cancels is not Cancels.DIFFERENCE or not all(isinstance(one, Tensor) for one in args[:2]):
         return None
-    small, large = sorted((_level(args[0]), _level(args[1]) * abs(kwargs.get("alpha", 1))))
+    one, other = _levels(args[:2], incoming)
+    small, large = sorted((one, other * abs(kwargs.get("alpha", 1))))
     return Beside(row, row.visits, small) if 0 < _OFFSET * small < large < math.inf else None
 
 
@@ -73,8 +74,10 @@ def cancellation_of(
     match op.cancels:
         case Cancels.DIFFERENCE:
             # The program's values may be all gone, or be a total that stands still and so is too large.
-            shown = {id(one.tensor): one.held.like(one.tensor) for one in incoming}
-            levels = [_level(shown.get(id(one), one)) * cancellations.get(id(one), 1.0) for one in args[:2]]
+            levels = [
+                size * cancellations.get(id(one), 1.0)
+                for size, one in zip(_levels(args[:2], incoming), args, strict=False)
+            ]
             whole = max(levels[0], levels[1] * abs(kwargs.get("alpha", 1))) * math.sqrt(error.count)
             numbers = not all(isinstance(one, Tensor) for one in args[:2])
             rounding = max((_eps(one.held) for one in incoming), default=0.0) * whole
@@ -171,6 +174,20 @@ def _level(value: Any) -> float:
     if not (value.is_floating_point() or value.is_complex()):
         return 0.0
     return norm(value) / math.sqrt(max(1, value.numel()))
+
+
+def _levels(operands: Iterable[Any], incoming: list[Incoming]) -> list[float]:
+    """Those of operands, of which some have a shadow: its level counts."""
+    known = {id(one.tensor): one for one in incoming}
+    levels = []
+    for operand in operands:
+        one = known.get(id(operand))
+        error = None if one is None else one.held.error_of(one.tensor)
+        if one is not None and error is not None:
+            levels.append(error.level if error.finite else _level(one.held.like(one.tensor)))
+        else:
+            levels.append(_level(operand))
+    return levels
 
 
 def _ratio(one: float, other: float) -> float:

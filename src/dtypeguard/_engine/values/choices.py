@@ -1,5 +1,6 @@
 """Choices of a program that come out otherwise in the wider dtype: a place, an order, a comparison, a whole number."""
 
+import math
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from ..ops import Operator
 from .incoming import SINGLE_ERROR
+from .measure import Error
 from .memory import Memory, ShadowStorage
 from .rows import Row
 
@@ -75,6 +77,18 @@ class Choices:
         if look and op.name in _NUMBERS and not row.integers and row.half_ulp:
             row.integers = any(int(t.abs().max()) > 0.5 / row.half_ulp for t in inputs if t.numel() and _is_integer(t))
         return row.integers or any(one.integers for one in held)
+
+    def collides(self, row: Row, tensor: Tensor, shadow: Tensor, incoming: float, error: Error) -> None:
+        """Whole numbers that become others here."""
+        if tensor.numel() < 2 or tensor.is_complex() or incoming > row.half_ulp / 4:
+            return
+        if error.finite and row.half_ulp * error.size <= 0.5:  # then no value is larger
+            return
+        if not 0.5 / row.half_ulp < float(shadow.abs().max()) < math.inf or not bool((shadow == shadow.round()).all()):
+            return
+        wrong, there, left = int((tensor != shadow).sum()), len(torch.unique(shadow)), len(torch.unique(tensor))
+        if left < there and (row.wrong is None or wrong * row.wrong[1] > row.wrong[0] * tensor.numel()):
+            row.wrong, row.distinct, self.whole = (wrong, tensor.numel()), (there, left), True
 
     def whole_numbers(self, row: Row, out: Tensor, other: Tensor, exact: Tensor, meant: bool) -> None:
         """Integers, or results of comparisons; `exact` is what they were made of, and `meant` that each one counts."""

@@ -3,6 +3,7 @@
 import functools
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -24,7 +25,7 @@ from .kept import LOST as LOST_OF_TOTAL
 from .kept import UNMOVED, Kept, Totals
 from .leaving import PARAMETER, TRAINS, begin
 from .measure import error_of, worst
-from .memory import Memory, ShadowStorage
+from .memory import Memory, ShadowStorage, measure
 from .ranges import Ranges
 from .rows import LOST, TOTAL, Cause, Row, Rows
 from .shadow import Shadow, Writing, written
@@ -249,8 +250,8 @@ class Values:
         held.error, held.whole, held.read = error.relative(of_a_row=True), error.relative(), True
         held.data = True
         if row.measured(error, held.error, 0.0, None):
-            row.example = worst(out.detach(), held.like(out))
-        self.shadow.collides(row, out.detach().double(), held.like(out), 0.0)
+            row.furthest = worst(out.detach(), held.like(out))
+        self.shadow.choices.collides(row, out.detach().double(), held.like(out), 0.0, error)
         if row.cause is not None:
             self.shadow.spoils(row)
 
@@ -265,6 +266,14 @@ class Values:
             with private.no_dispatch():
                 self._felt(what, tensor.detach(), site or (None if frame is None else self._audit.line(frame)), causes)
 
+    def together(self, tensors: Iterable[Any]) -> None:
+        """Measure tensors that leave one after the other: a device is waited for once."""
+        if self.shadow is not None:
+            tensors = [tensor.detach() for tensor in tensors if isinstance(tensor, Tensor) and summed(tensor)]
+            helds = ((tensor, self.shadow.memory.get(tensor)) for tensor in tensors)
+            with private.no_dispatch():
+                measure([(tensor, held) for tensor, held in helds if held is not None and held.row is not None])
+
     def _felt(self, what: str, tensor: Tensor, site: Site | None, causes: frozenset[Cause]) -> None:
         source = self.flags.source(tensor)
         if source is not None and not (source.given and what not in TRAINS):
@@ -277,7 +286,7 @@ class Values:
         shadow_of = held.like(tensor)
         error = held.error_of(tensor)
         if held.row.cause is Cause.STALLED:
-            held.row.example = worst(tensor, shadow_of)  # of a total the last one says most
+            held.row.furthest = worst(tensor, shadow_of)  # of a total the last one says most
         largest = max(error.level, TOTAL * held.row.largest)
         share = error.level / largest if error.level and largest else 1.0
         self._blame(what, site, held.row, error.relative(held.floor) * share / held.cancellation, causes)
@@ -294,7 +303,8 @@ class Values:
 
         with private.no_dispatch():
             self.flags.written(parameters, gradients, row)
-        for parameter in parameters:  # after all were written: one wait for the device
+        self.together(parameters)  # after all were written
+        for parameter in parameters:
             self.felt(PARAMETER, parameter, site=site)
 
     def settle(self, tensor: Any) -> None:
@@ -391,7 +401,7 @@ class Values:
             row, share = kept.row, kept.share
             if row.stalled > UNMOVED and share > LOST_OF_TOTAL:
                 row.error = max(row.error, share)
-                row.example = worst(kept.values, kept.values.double() + kept.drift)
+                row.furthest = worst(kept.values, kept.values.double() + kept.drift)
                 self._harm(row, Cause.STALLED, "what the program keeps over steps", None, share)
 
     def close(self) -> None:

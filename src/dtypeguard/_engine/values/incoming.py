@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..._core.base.dtypes import HALF
 from ..ops import ACCUMULATES, Cancels, Operator
-from .memory import ShadowStorage
+from .memory import ShadowStorage, measure
 from .rows import Cause, Row
 
 SINGLE_ERROR = 2.0**-13  # what is larger is no rounding of float32
@@ -28,22 +28,27 @@ class Incoming:
     row: Row | None
     cancellation: float
 
+    @classmethod
+    def of(cls, tensor: Tensor, held: ShadowStorage) -> "Incoming":
+        """With its error as it was measured last."""
+        return cls(tensor, held.error, held, held.row, held.cancellation)
 
-def all_incoming(given: Given, look: bool, targets: list[Incoming]) -> list[Incoming]:
+
+def all_incoming(given: Given, targets: list[Incoming]) -> list[Incoming]:
     """What is written to, and what comes in beside it."""
     written = {id(one.tensor) for one in targets}
     return targets + [
-        measured(tensor, held, look) for key, (tensor, held) in given.items() if held is not None and key not in written
+        Incoming.of(tensor, held) for key, (tensor, held) in given.items() if held is not None and key not in written
     ]
 
 
-def measured(tensor: Tensor, held: ShadowStorage, look: bool) -> Incoming:
-    """One input, whose error is measured anew, or as it was."""
-    if look:
-        error = held.error_of(tensor)
-        held.error = error.relative(held.floor, of_a_row=True) / held.cancellation
+def look_at(incoming: list[Incoming], beside: Iterable[tuple[Tensor, ShadowStorage]] = ()) -> None:
+    """Measure inputs anew, and others at the same time."""
+    measure([*((one.tensor, one.held) for one in incoming), *beside])
+    for one in incoming:
+        held, error = one.held, one.held.error_of(one.tensor)
+        held.error = one.error = error.relative(held.floor, of_a_row=True) / held.cancellation
         held.whole = error.relative(held.floor) / held.cancellation
-    return Incoming(tensor, held.error, held, held.row, held.cancellation)
 
 
 def wrong(incoming: Iterable[Incoming], error: float = 1.0) -> bool:

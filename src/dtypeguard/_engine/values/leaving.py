@@ -113,11 +113,12 @@ def _gradients_leave(audit: Recorder, optimizer: Optimizer) -> None:
         audit.here(),
         {id(p): path for path, module in audit.modules() for p in module.parameters(recurse=False)},
     )
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            audit.values.felt(GRADIENT, parameter.grad, site=site, causes=_SPOILT)
-            if id(parameter) in owners:
-                audit.values.ranges.add(owners[id(parameter)], OF_GRADIENTS, parameter.grad)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    audit.values.together(parameter.grad for parameter in parameters)
+    for parameter in parameters:
+        audit.values.felt(GRADIENT, parameter.grad, site=site, causes=_SPOILT)
+        if id(parameter) in owners:
+            audit.values.ranges.add(owners[id(parameter)], OF_GRADIENTS, parameter.grad)
 
 
 def _parameters_stepped(audit: Recorder, optimizer: Optimizer) -> None:

@@ -1,6 +1,8 @@
 """How far values are from their shadow."""
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +19,7 @@ class Error:
         lost: how many values are not finite where the shadow is.
         count: of all values.
         in_a_row: the distance if all rows of the last axis, or values of a vector, were as wrong as the worst one.
+        finite: whether all values are, and their shadow is.
     """
 
     distance: float
@@ -24,6 +27,7 @@ class Error:
     lost: int = 0
     count: int = 0
     in_a_row: float = 0.0
+    finite: bool = True
 
     @property
     def level(self) -> float:
@@ -40,25 +44,46 @@ class Error:
 
 
 def error_of(values: Tensor, shadow: Tensor) -> Error:
-    wide = values.to(shadow.dtype)
-    difference = wide - shadow
-    row = 0.0
-    if difference.ndim and difference.numel():
-        rows = (
-            difference.abs().double()
-            if difference.ndim == 1
-            else torch.linalg.vector_norm(difference, dim=-1, dtype=_widest(difference)).real
-        )
-        size, distance, largest = _read(_norm(shadow), _norm(rows), rows.max())
-        row = largest * math.sqrt(rows.numel())
+    return errors_of([(values, shadow)])[0]
+
+
+def errors_of(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[Error]:
+    """The errors of values beside their shadows; a device is waited for once."""
+    parts = [_parts(values, shadow) for values, shadow in pairs]
+    numbers = iter(_read([number for numbers in parts for number in numbers]))
+    found = []
+    for (values, shadow), one in zip(pairs, parts, strict=True):
+        size, distance, *rows = itertools.islice(numbers, len(one))
+        row = rows[0] * math.sqrt(_rows(values)) if rows else 0.0
+        if math.isfinite(size) and math.isfinite(distance):
+            found.append(Error(distance, size, count=values.numel(), in_a_row=row))
+        else:
+            found.append(_of_finite(values, shadow))
+    return found
+
+
+def _parts(values: Tensor, shadow: Tensor) -> list[Tensor]:
+    """The norms of a shadow and of the difference, and the worst row's."""
+    difference = values.to(shadow.dtype) - shadow
+    if not difference.ndim or not difference.numel():
+        return [_norm(shadow), _norm(difference)]
+    if difference.ndim == 1:
+        rows = difference.abs().double()
     else:
-        size, distance = _read(_norm(shadow), _norm(difference))
-    if math.isfinite(size) and math.isfinite(distance):
-        return Error(distance, size, count=values.numel(), in_a_row=row)
+        rows = torch.linalg.vector_norm(difference, dim=-1, dtype=_widest(difference)).real
+    return [_norm(shadow), _norm(rows), rows.max()]
+
+
+def _rows(values: Tensor) -> int:
+    return values.numel() if values.ndim == 1 else values.numel() // values.shape[-1]
+
+
+def _of_finite(values: Tensor, shadow: Tensor) -> Error:
+    wide = values.to(shadow.dtype)
     here, there = wide.isfinite(), shadow.isfinite()
     good = here & there
     lost = int((~here & there).sum())
-    return Error(norm(difference[good]), norm(shadow[good]), lost, values.numel())
+    return Error(norm(wide[good] - shadow[good]), norm(shadow[good]), lost, values.numel(), finite=False)
 
 
 def flushed(values: Tensor, shadow: Tensor) -> int:
@@ -75,26 +100,29 @@ def _norm(tensor: Tensor) -> Tensor:
     return size.real
 
 
-def _read(*numbers: Tensor) -> list[float]:
-    """Numbers of one dtype, for which a device is waited for once."""
-    return [float(one) for one in (numbers if numbers[0].is_cpu else torch.stack(numbers).cpu())]
+def _read(numbers: list[Tensor]) -> list[float]:
+    """Numbers of float64, for which each device is waited for once."""
+    if all(one.is_cpu for one in numbers):
+        return [float(one) for one in numbers]
+    devices: dict[torch.device, list[int]] = {}
+    for place, one in enumerate(numbers):
+        devices.setdefault(one.device, []).append(place)
+    found = [0.0] * len(numbers)
+    for places in devices.values():
+        for place, number in zip(places, torch.stack([numbers[place] for place in places]).tolist(), strict=True):
+            found[place] = number
+    return found
 
 
 def _widest(tensor: Tensor) -> torch.dtype:
     return torch.complex128 if tensor.is_complex() else torch.float64
 
 
-def worst(values: Tensor, shadow: Tensor) -> tuple[float, float]:
+def worst(values: Tensor, shadow: Tensor) -> Tensor:
     """The value that is furthest from its shadow, and the shadow's; one that is not finite before all others."""
     wide = values.detach().reshape(-1).to(shadow.dtype)
     shadow = shadow.detach().reshape(-1)
     distance = (wide - shadow).abs().nan_to_num(nan=math.inf)
     distance = distance.masked_fill(~shadow.isfinite(), -1)
     place = distance.argmax().reshape(1)
-    value, other = torch.cat([wide.index_select(0, place), shadow.index_select(0, place)]).cpu()
-    return _number(value), _number(other)
-
-
-def _number(element: Tensor) -> float:
-    value = element.item()
-    return float(abs(value)) if isinstance(value, complex) else float(value)
+    return torch.cat([wide.index_select(0, place), shadow.index_select(0, place)])

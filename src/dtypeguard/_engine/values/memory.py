@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..._core.base.dtypes import WIDER
 from ..operands import all_values, plain, shadowed
-from .measure import Error, error_of
+from .measure import Error, errors_of
 
 SINGLE = frozenset([torch.float32, torch.complex64])
 DOUBLE = frozenset([torch.float64, torch.complex128])  # right as they are, but for what they are computed from
@@ -72,12 +72,10 @@ class ShadowStorage:
 
     def error_of(self, tensor: Tensor) -> Error:
         """How far the values of a tensor are from it; a view is measured once, until one of the two is written to."""
-        version = None if tensor.is_inference() else tensor._version
-        view = version, tensor.size(), tensor.stride(), tensor.storage_offset()
-        found = self.errors.get(view)
-        if found is None:
-            found = self.errors[view] = error_of(tensor, self.like(tensor))
-        return found
+        view = _view(tensor)
+        if view not in self.errors:
+            measure([(tensor, self)])
+        return self.errors[view]
 
     def target(self, tensor: Tensor) -> Tensor:
         """The part that a tensor shows, for an operation to write to."""
@@ -87,6 +85,20 @@ class ShadowStorage:
     def write(self, tensor: Tensor, values: Tensor) -> None:
         """Values take the place of the part that a tensor shows."""
         self.target(tensor).copy_(values)
+
+
+def measure(pairs: Iterable[tuple[Tensor, ShadowStorage]]) -> None:
+    """Measure tensors of whose errors some are asked for next: a device is waited for once."""
+    new = [(tensor, held, view) for tensor, held in pairs if (view := _view(tensor)) not in held.errors]
+    errors = errors_of([(tensor, held.like(tensor)) for tensor, held, _ in new])
+    for (_, held, view), error in zip(new, errors, strict=True):
+        held.errors[view] = error
+
+
+def _view(tensor: Tensor) -> Any:
+    """What a view shows, and since when."""
+    version = None if tensor.is_inference() else tensor._version
+    return version, tensor.size(), tensor.stride(), tensor.storage_offset()
 
 
 class Memory:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..._core.base.dtypes import HALF, HALF_ULP
 from ..watch.sites import Site
@@ -61,11 +62,11 @@ class Row:
         "dtype",
         "error",
         "exact",
-        "example",
         "factor",
         "flipped",
         "flushed",
         "follows",
+        "furthest",
         "given",
         "incoming",
         "integers",
@@ -112,7 +113,7 @@ class Row:
         )
         self.given = False  # not computed here: its values came in so
         self.unread = False  # there are values that are not finite, and that no operation has read
-        self.example: tuple[float, float] | None = None  # a value, and what it would be
+        self.furthest: Tensor | None = None  # a value, and what it would be
         self.largest = 0.0  # what its values were like, at most: their root mean square
         self.count = 0  # of values that were looked at
         self.lost = self.flushed = 0  # of these
@@ -146,6 +147,14 @@ class Row:
         """Values that are not finite, of how many; 0 where those that a device had are gone, and not counted."""
         if not self.of or of:
             self.born, self.of = (self.born if self.of else 0) + bad, self.of + of
+
+    @property
+    def example(self) -> tuple[float, float] | None:
+        """A value, and what it would be."""
+        if self.furthest is None:
+            return None
+        value, shadow = (float(abs(n)) if isinstance(n, complex) else float(n) for n in self.furthest.tolist())
+        return value, shadow
 
     @property
     def half_ulp(self) -> float:

@@ -22,7 +22,7 @@ from ..watch.text import LARGEST
 from . import moves
 from .cancellation import are_squares, beside, cancellation_of, gradient_of_softmax, prepares
 from .choices import WHOLE, Choices, at_places, decidable
-from .incoming import Given, Incoming, all_incoming, builds_up, largest_cancellation, loops, measured, suspicion, wrong
+from .incoming import Given, Incoming, all_incoming, builds_up, largest_cancellation, look_at, loops, suspicion, wrong
 from .kernels import VECTORS, composite, turned
 from .measure import error_of, flushed, norm, worst
 from .memory import DOUBLE, SINGLE, Memory, ShadowStorage
@@ -87,7 +87,9 @@ class Shadow:
             held.writes += 1
             moves.begin(tensor, held)
             look = look or (held.writes >= _LONG and held.writes & (held.writes - 1) == 0)
-        incoming = [measured(tensor, held, look) for tensor, held in zip(targets, helds, strict=True)]
+        incoming = [Incoming.of(tensor, held) for tensor, held in zip(targets, helds, strict=True)]
+        if look:  # before they are written to
+            look_at(incoming)
         first = targets[0]
         values = shadow = None
         if look and first.numel() <= LARGEST:
@@ -145,7 +147,7 @@ class Shadow:
             if look and op.name in WHOLE and isinstance(out, Tensor):
                 self.choices.rounded(op, args, out)
             return
-        incoming = all_incoming(given, look, [] if writing is None else writing.incoming)
+        incoming = all_incoming(given, [] if writing is None else writing.incoming)
         try:
             shadows = self._compute_shadows(op, args, kwargs, inputs, given, out, made, writing)
         except Exception as error:
@@ -173,6 +175,7 @@ class Shadow:
             first = next((one for one in args if isinstance(one, Tensor) and one.dtype is row.dtype), None)
             row.node = None if first is None else self.node_of(first)
         if look and pairs:
+            look_at(incoming if writing is None else incoming[len(writing.incoming) :], pairs[:1])
             self._measure(op, args, kwargs, row, pairs, incoming, writing)
             if row.cause is not None:
                 self.spoils(row)
@@ -316,7 +319,7 @@ class Shadow:
         if grown and row.dtype in HALF:  # it rounds by itself, whatever it is computed from
             source = max(incoming, key=likely)
         if row.measured(error, effective, carried, None if source is None else source.row) and tensor.numel():
-            row.example, row.whole, row.builds_up = worst(tensor, shadow), whole, grown
+            row.furthest, row.whole, row.builds_up = worst(tensor, shadow), whole, grown
             if op.name in _DIFFERENCES and len(incoming) == 2:
                 row.against = next(one.row for one in incoming if one is not source)
             if math.isinf(carried):
@@ -325,7 +328,7 @@ class Shadow:
         if (tensor.dtype is torch.float16 and not op.exact) or op.name == "_to_copy":
             row.flushed += flushed(tensor, shadow) if carried < 0.5 < error.relative() else 0
         if error.distance and writing is None:
-            held.beside = held.beside or beside(op, args, kwargs, row)
+            held.beside = held.beside or beside(op, args, kwargs, row, incoming)
         if error.distance:
             self._note_movement(op, args, row, tensor, shadow, incoming, writing)
         elif writing is not None:
@@ -337,7 +340,7 @@ class Shadow:
             wide = rounds and row.dtype not in HALF  # then it is its factor that is wrong
             if cancellation <= _EQUAL and not wide:  # a strongly cancelled result is no total, it compensates
                 self._stalls(op, args, row, effective, tensor, shadow, incoming, writing)
-            self.collides(row, tensor.to(shadow.dtype), shadow, carried)
+            self.choices.collides(row, tensor.to(shadow.dtype), shadow, carried, error)
 
     def _stalls(
         self,
@@ -403,16 +406,6 @@ class Shadow:
         elif row.module is None:
             stay, of = moves.unmoved(op, args, writing.values, tensor)
             row.unmoved = row.unmoved[0] + stay, row.unmoved[1] + of
-
-    def collides(self, row: Row, tensor: Tensor, shadow: Tensor, incoming: float) -> None:
-        """Whole numbers that become others here."""
-        if tensor.numel() < 2 or tensor.is_complex() or incoming > row.half_ulp / 4:
-            return
-        if not 0.5 / row.half_ulp < float(shadow.abs().max()) < math.inf or not bool((shadow == shadow.round()).all()):
-            return
-        wrong, there, left = int((tensor != shadow).sum()), len(torch.unique(shadow)), len(torch.unique(tensor))
-        if left < there and (row.wrong is None or wrong * row.wrong[1] > row.wrong[0] * tensor.numel()):
-            row.wrong, row.distinct, self.choices.whole = (wrong, tensor.numel()), (there, left), True
 
     # ------------------------------------------------------------ choices
 
