@@ -19,6 +19,7 @@ RULE = Rule(
         "A running average moves by a tenth of the difference or less; in half most of that is rounded "
         "away, so evaluation uses statistics that stand still."
     ),
+    at_birth=True,
     unsafe=("norms_in_float32",),
     sources=("https://github.com/pytorch/pytorch/issues/102922",),
 )
@@ -40,5 +41,13 @@ def running_statistics(call: Call, audit: Recorder) -> None:
     facts = {"buffer": name, "module": call.path, "dtype": name_of(buffer.dtype), "momentum": momentum}
     audit.find(
         RULE, audit.here(), module=call.path, op=type(module).__name__, facts=facts,
-        from_dtype=buffer.dtype, to_dtype=torch.float32, bytes=size_of(buffer),
+        from_dtype=buffer.dtype, to_dtype=torch.float32, bytes=size_of(buffer), origin=_converted(audit, buffer),
     )  # fmt: skip
+
+
+def _converted(audit: Recorder, buffer: torch.Tensor) -> tuple[str, ...]:
+    """Where the module was converted, which is the line to change."""
+    node = audit.lineage.get(buffer)
+    if node is not None and node.named and node.parents:
+        node = node.parents[0]
+    return () if node is None else node.line()

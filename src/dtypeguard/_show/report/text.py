@@ -86,7 +86,7 @@ def verdict_lines(words: str, changes: Sequence[Change], style: Style) -> Iterat
 
 def cause_lines(cause: Cause, style: Style) -> Iterator[str]:
     """A cause as compilers print it: what is wrong, where, the code, and what to write."""
-    first, spots = cause.first, cause.spots
+    first, spots = cause.first, _shown_first(cause)
     tag = f"{cause.severity}[{cause.rule}]"
     head, *rest = style.fold(cause.title, f"{tag}: ", "    ", "strong")
     yield style.paint(tag, cause.severity) + head.removeprefix(tag)
@@ -99,6 +99,16 @@ def cause_lines(cause: Cause, style: Style) -> Iterator[str]:
     yield f"{arrow} {', '.join(filter(None, [place, often, where, cause.seen]))}"
     yield from _code(cause, spots, gutter, style)
     yield from _help(cause, style)
+
+
+def _shown_first(cause: Cause) -> Sequence[Spot]:
+    """The lines of a cause; the one to change is among those that are shown."""
+    spots, edit = list(cause.spots), cause.edit
+    late = next((spot for spot in spots[_LINES:] if edit and (spot.file, spot.line) == (edit.file, edit.line)), None)
+    if late is not None:
+        spots.remove(late)
+        spots.insert(_LINES - 1, late)
+    return spots
 
 
 def _help(cause: Cause, style: Style, indent: str = "") -> Iterator[str]:
@@ -121,7 +131,7 @@ def _code(cause: Cause, spots: Sequence[Spot], gutter: int, style: Style) -> Ite
                 yield style.paint("...", "frame")
             yield from _spot(spot, gutter, cause.severity if id(spot) in faults else None, style)
     if len(spots) > _LINES:
-        yield f"{style.paint(' ' * gutter + ' =', 'frame')} and {len(spots) - _LINES} more lines"
+        yield f"{style.paint(' ' * gutter + ' =', 'frame')} and {number(len(spots) - _LINES, 'more line')}"
 
 
 def _spot(spot: Spot, gutter: int, severity: str | None, style: Style) -> Iterator[str]:
