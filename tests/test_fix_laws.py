@@ -52,6 +52,47 @@ WRITTEN = {
         "        scaler.update()\n    optimizer.zero_grad()",
         "    scaler.update()",
     ),
+    "a snapshot of what is trained": (
+        "torch.manual_seed(0)\nmodel = nn.Linear(32, 32)\n"
+        "first = {k: v.bfloat16() for k, v in model.state_dict().items()}\n"
+        "for p in model.parameters():\n    p.data += 1e-4 * torch.randn_like(p)\n"
+        "moved = sum((v - first[k]).square().sum() for k, v in model.state_dict().items())\nprint(moved.sqrt().item())",
+        "first = {k: v.clone() for k, v in model.state_dict().items()}",
+    ),
+    "a dtype that other callers choose": (
+        "def total(values, dtype):\n    out = torch.zeros((), dtype=dtype)\n    for value in values:\n"
+        "        out += value\n    return out.item()\n\n\nprint(total([1.0] * 1000, torch.bfloat16))\n"
+        "print(total([1_720_000_001.0] * 3, torch.float64))",
+        "    out = torch.zeros((), dtype=torch.promote_types(dtype, torch.float32))",
+    ),
+    "a conversion that moves to a device": (
+        "device = 'cpu'\nx = (torch.arange(64.0) / 64 + 100).to(device, torch.bfloat16)\n"
+        "mean = x.mean()\nvariance = (x * x).mean() - mean * mean\nprint(variance.sqrt().item())",
+        "x = (torch.arange(64.0) / 64 + 100).to(device)",
+    ),
+    "two sums that overflow on one line": (
+        "prob = torch.full((16, 8192), 0.9).half()\ntotal = (prob * prob).sum() + (prob + prob).sum()\n"
+        "print(total.item())",
+        "total = (prob.float() * prob.float()).sum() + (prob.float() + prob.float()).sum()",
+    ),
+    "two losses in half on one line": (
+        "model, scaler = nn.Linear(2, 1).half(), torch.amp.GradScaler('cpu', init_scale=8.0)\n"
+        "def criterion(logits, real):\n    p = logits.sigmoid()\n    return -(p if real else 1 - p).log().mean()\n\n\n"
+        "x = torch.ones(3, 2).half()\nloss = criterion(model(x), True) + criterion(model(-x), False)\n"
+        "scaler.scale(loss).backward()",
+        "loss = criterion(model(x).float(), True) + criterion(model(-x).float(), False)",
+    ),
+    "a counter": (
+        "step = torch.tensor(0, dtype=torch.int8)\nfor _ in range(200):\n    step += 1\nprint(step.item())",
+        "step = torch.tensor(0, dtype=torch.int64)",
+    ),
+    "a table in a forward of any dtype": (
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.q = nn.Linear(4, 4)\n\n    def forward(self, x):\n        bias = torch.linspace(0, 1, x.shape[1])\n"
+        "        return (self.q(x) + bias).softmax(-1) @ x.mT\n\n\nnet = Net().bfloat16()\n"
+        "print(net(torch.rand(3, 4).bfloat16()).sum().item())",
+        "        bias = torch.linspace(0, 1, x.shape[1], dtype=x.dtype)",
+    ),
     "a layer that overflows in half": (
         "class Layer(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.out = nn.Linear(4, 4, bias=False)\n        nn.init.constant_(self.out.weight, 100)\n\n"

@@ -1,13 +1,14 @@
 """Code that a finding is about: what it computes with, what that comes from, and how it is cast."""
 
 import functools
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import libcst as cst
 import torch
 
-from ..._core.base.dtypes import WIDER, name_of
+from ..._core.base.dtypes import HALF, WIDER, name_of
 from ..._engine.watch.rule import Finding
 from ..._engine.watch.spots import Spot
 from .names import Source
@@ -32,6 +33,8 @@ _TENSORS = ("Tensor", "Parameter", "Buffer")
 _SHARING = frozenset("from_numpy as_tensor asarray frombuffer from_dlpack".split())
 SUMS = frozenset("sum mean prod cumsum cumprod var std norm logsumexp".split())
 WIDER_INTEGER = {torch.uint8: torch.int32, torch.int8: torch.int32, torch.int16: torch.int32, torch.int32: torch.int64}
+_VIEWS = frozenset("detach view reshape flatten t transpose permute squeeze unsqueeze expand contiguous".split())
+_TRAINED = re.compile(r"\b(detach|data|state_dict|params|\w*parameters)\b")  # what is read off a model
 _LITERALS = (cst.Integer, cst.Float, cst.BaseString, cst.Imaginary, cst.Lambda, cst.Dict, cst.Slice)
 
 
@@ -114,7 +117,12 @@ def cast(at: At, dtype: torch.dtype, text: str | None = None) -> Candidate:
         said = dtype_argument(source, node)
         if said is not None:
             whole = dtype is torch.float64 and not _says_float(source, node)
-            return [source.replace(said.value, dtype_code(torch.float32 if whole else dtype, source))]
+            code = dtype_code(torch.float32 if whole else dtype, source)
+            if dtype is torch.float32 and source.code(said.value) in source.parameters(
+                node
+            ):  # callers may want float64
+                code = f"{source.torch() or 'torch'}.promote_types({source.code(said.value)}, {code})"
+            return [source.replace(said.value, code)]
         if is_cast(source, node) and not node.args and dtype in CASTS and isinstance(node.func, cst.Attribute):
             return [source.replace(node.func.attr, CASTS[dtype])]
     return source.after(node, text or spelt(dtype, source))
@@ -146,10 +154,18 @@ def retyped(at: At, dtype: torch.dtype) -> Iterator[Candidate]:
         if is_cast(source, node) and inner is not None:
             if is_module(At(source, inner)):
                 return  # what converts a model converts all of it
-            if source.shared(node):
+            said = dtype_argument(source, node)
+            if said is not None and len(node.args) > 1 and source.called(node) == "to":  # it moves to a device too
+                copies = [add_argument(source, node, "copy=True")] if source.shared(node) else []
+                yield (
+                    [source.replace(said.value, dtype_code(dtype, source)), *copies]
+                    if copies
+                    else [source.without_argument(node, said)]
+                )
+            elif source.shared(node):
                 yield [_without_cast(source, inner, node, f".to({dtype_code(dtype, source)}, copy=True)")]
             else:
-                yield [_without_cast(source, inner, node)]
+                yield [_without_cast(source, inner, node, ".clone()" if _is_snapshot(source, inner, node) else "")]
         elif source.called(node) in _SHARING and any(source.root(arg.value) in source.written for arg in node.args):
             return  # it must go on to share the memory of what is written to
         elif source.torch() and source.code(node.func) == f"{source.torch()}.Tensor" and len(node.args) == 1:
@@ -158,9 +174,21 @@ def retyped(at: At, dtype: torch.dtype) -> Iterator[Candidate]:
             yield [renamed, add_argument(source, node, f"dtype={dtype_code(dtype, source)}")]
             return
         elif source.called(node) in _FACTORIES and source.torch() and dtype_argument(source, node) is None:
+            for name in _others_of(source, node)[:1] if dtype in HALF else ():  # code that has no dtype of its own
+                yield [add_argument(source, node, f"dtype={name}.dtype")]
             yield [add_argument(source, node, f"dtype={dtype_code(dtype, source)}")]
             return
     yield cast(at, dtype)
+
+
+def _is_snapshot(source: Source, inner: cst.BaseExpression, outer: cst.Call) -> bool:
+    """Whether a cast has made a copy of what a model trains, which without it would be the model's own memory."""
+    node: Node = inner
+    while isinstance(node, cst.Call) and source.called(node) in _VIEWS and isinstance(node.func, cst.Attribute):
+        node = node.func.value
+    around = [one for one in source.up(outer) if isinstance(one, cst.BaseComp)]
+    code = source.code(around[-1] if around else outer)
+    return isinstance(node, cst.Name | cst.Attribute | cst.Subscript) and _TRAINED.search(code) is not None
 
 
 def _without_cast(source: Source, inner: cst.BaseExpression, outer: cst.Call, text: str = "") -> Change:
@@ -362,5 +390,9 @@ def kept_as_it_is(at: At) -> Iterator[Candidate]:
 
 def in_function(at: At) -> list[str]:
     """`.to(x.dtype)` for the first argument of the function that an expression is in."""
-    names = [name for name in at.source.parameters(at.node) if name not in ("self", "cls")]
-    return [f".to({name}.dtype)" for name in names[:1]]
+    return [f".to({name}.dtype)" for name in _others_of(at.source, at.node)[:1]]
+
+
+def _others_of(source: Source, node: Node) -> list[str]:
+    """The arguments of the function that a node is in."""
+    return [name for name in source.parameters(node) if name not in ("self", "cls")]

@@ -64,8 +64,8 @@ def cast_operands(place: Place, at: At) -> Iterator[Candidate]:
     others, again = _siblings(at), _again(at, parts)
     for dtype in dict.fromkeys(targets):
         if dtype is not None and dtype is not torch.float64:
-            yield from each_and_all([cast(part, dtype) for part in parts])
             yield joined([cast(part, dtype) for part in others])
+            yield from each_and_all([cast(part, dtype) for part in parts])
             yield joined([cast(part, dtype) for part in again])
     if finding.from_dtype in HALF and finding.to_dtype is torch.float32 and isinstance(at.node, cst.BaseExpression):
         for text in [*in_function(at), spelt(finding.from_dtype, at.source)]:  # and back, for what goes on with it
@@ -208,6 +208,7 @@ def widen_operands(place: Place, at: At) -> Iterator[Candidate]:
     every = [cast(one, place.wide) for one in parts]
     yield joined(every)
     yield from every if len(every) > 1 else ()
+    yield joined([cast(leaf, place.wide) for one in _siblings(at) for leaf in leaves(one)])
     if place.finding.from_dtype in HALF and isinstance(at.node, cst.BaseExpression) and place.finding.rule != "DG113":
         for text in [*in_function(at), spelt(place.narrow, at.source)]:
             yield joined([*every, at.source.after(at.node, text)])

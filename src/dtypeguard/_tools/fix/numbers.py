@@ -24,6 +24,7 @@ from .code import (
     operands,
     origins,
     retyped,
+    says_dtype,
     spelt,
     used,
 )  # fmt: skip
@@ -137,10 +138,14 @@ def wider_integers(place: Place, at: At) -> Iterator[Candidate]:
     small = dtype in (torch.uint8, torch.int8)
     limits = torch.iinfo(dtype) if dtype is not None and small else None
     for one in source.below(source.statement(node), cst.AugAssign):
-        if limits is not None and isinstance(one.value, cst.BaseNumber):  # a picture; it may be a view, so it stays one
-            target = source.code(one.target)
-            inner = f"{target}{spelt(place.wide, source)} {_added(source, one)}"
-            yield [source.replace(one, f"{target}.copy_(({inner}).clamp({limits.min}, {limits.max}))")]
+        if limits is not None and isinstance(one.value, cst.BaseNumber):
+            counters = [At(source, value) for value in source.definitions(one.target)[:1]]
+            counters = [value for value in counters if says_dtype(value) and (limits.min < 0 or _is_number(value))]
+            yield from (cast(value, torch.int64) for value in counters)
+            if not counters:  # a picture; it may be a view, so it stays one
+                target = source.code(one.target)
+                inner = f"{target}{spelt(place.wide, source)} {_added(source, one)}"
+                yield [source.replace(one, f"{target}.copy_(({inner}).clamp({limits.min}, {limits.max}))")]
         return
     parts, clamped = used(at), list[Candidate]()
     if (
@@ -154,6 +159,11 @@ def wider_integers(place: Place, at: At) -> Iterator[Candidate]:
     yield from clamped if alone else ()
     yield from each_and_all([cast(part, place.wide) for part in parts])
     yield from () if alone else clamped
+
+
+def _is_number(value: At) -> bool:
+    """Whether a tensor is made of one number."""
+    return isinstance(value.node, cst.Call) and isinstance(value.node.args[0].value, cst.BaseNumber)
 
 
 @move

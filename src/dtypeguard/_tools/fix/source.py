@@ -174,6 +174,13 @@ class Text:
     def replace(self, node: Node, text: str) -> Change:
         return Change(self.file, *self.extent(node), text)
 
+    def without_argument(self, call: cst.Call, argument: cst.Arg) -> Change:
+        """An argument of several gone, with its comma."""
+        place = next(number for number, one in enumerate(call.args) if one is argument)
+        if place:
+            return Change(self.file, self.extent(call.args[place - 1].value)[1], self.extent(argument.value)[1], "")
+        return Change(self.file, self.extent(argument)[0], self.extent(call.args[1])[0], "")
+
     def around(self, node: Node, before: str, after: str) -> list[Change]:
         begin, end = self.extent(node)
         return [Change(self.file, begin, begin, before), Change(self.file, end, end, after)]

@@ -5,7 +5,21 @@ from collections.abc import Iterator
 import libcst as cst
 import torch
 
-from .code import At, Candidate, Place, cast, casts_in, is_cast, keyword, move, names_in, origins, retyped, spelt
+from .code import (
+    At,
+    Candidate,
+    Place,
+    cast,
+    casts_in,
+    is_cast,
+    joined,
+    keyword,
+    move,
+    names_in,
+    origins,
+    retyped,
+    spelt,
+)
 from .names import Source
 from .source import Change, Node, Unfit, argument
 
@@ -225,6 +239,9 @@ def float32_loss(place: Place, at: At) -> Iterator[Candidate]:
             models = [
                 call for call in calls if isinstance(call.func, cst.Name) and call.func.value not in source.modules
             ]
+            alike = [call for call in criteria if source.called(call) == source.called(criteria[0])]
+            if len(alike) > 1:  # a sum of losses is float32 if one of them is
+                yield joined([cast(At(source, call.args[0].value), torch.float32) for call in alike])
             # What the criterion gets, what the model gives, and what the loss is made of.
             for node in [*(given if criteria else ()), *models, *given, *(name.node for name in names_in(one))]:
                 yield cast(At(source, node), torch.float32)
