@@ -341,6 +341,8 @@ class Values:
                 enough = 0.0
             elif row.stuck:  # what has built up in it is more than that already
                 enough = row.half_ulp
+            elif row.counts:
+                enough = _ULPS * row.half_ulp
             elif cause is Cause.AMPLIFIED:
                 enough = (
                     _DIFFUSE if row.whole < LOST else min(_DIFFUSE, max(_ULPS * last.half_ulp, _NOISE * row.incoming))

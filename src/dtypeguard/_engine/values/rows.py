@@ -21,6 +21,7 @@ from .measure import Error
 # otherwise (`_STALLED` and `_MANY` were not varied).
 _LARGE = 0.02  # an error that is no mere rounding
 LOST = 0.5  # an error that leaves nothing of a value
+_OF_A_COUNT = 8  # half ulps: what is larger is no mere rounding of a count
 _FACTOR = 8  # times the error that came in
 _ROUNDS = 4  # and where it builds up in a loop, times that of what is new in a round
 _STALLED = 0.5, 0.05  # share of values that nothing changed, and the error of the total
@@ -55,6 +56,7 @@ class Row:
         "changed",
         "compared",
         "count",
+        "counts",
         "course",
         "decided",
         "digits",
@@ -132,6 +134,7 @@ class Row:
         self.cancellation = math.inf  # of a sum: how much larger than it its terms were, at least
         self.terms = 0.0  # what these were like, at most
         self.builds_up = False  # its error is that of many rounds of a loop
+        self.counts = False  # a running total of whole numbers, each of which is meant
         self.decided = self.flipped = 0
         self.compared = 0.0  # the error of what is compared, where some of it comes out otherwise
         self.sets: tuple[int, int] = (0, 0)  # of several places that one row has: how many are others, of how many
@@ -177,7 +180,8 @@ class Row:
         if self.flushed > self.count / 2 and self.error > 0.5:
             return Cause.FLUSHED
         factor = _ROUNDS if self.builds_up else _FACTOR
-        if self.error > max(_LARGE, factor * max(self.incoming, self.half_ulp)):
+        large = min(_LARGE, _OF_A_COUNT * self.half_ulp) if self.counts else _LARGE
+        if self.error > max(large, factor * max(self.incoming, self.half_ulp)):
             return Cause.AMPLIFIED
         return None
 

@@ -290,6 +290,7 @@ class Shadow:
         effective, whole = relative / cancellation, error.relative(floor) / cancellation
         row.cancellation, row.terms = min(row.cancellation, cancellation), max(row.terms, cancellation * error.size)
         rounds = builds_up(op, row, incoming)
+        row.counts = row.counts or (rounds and op.name in ACCUMULATES and bool((shadow == shadow.round()).all()))
         grown = rounds and _BUILT_UP[row.dtype in HALF] < relative < math.inf
         suspects = [one for one in incoming if not (grown and loops(one.row, row))]
         likely = suspicion if self.choices.whole else attrgetter("error")
