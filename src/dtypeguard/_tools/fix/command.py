@@ -12,7 +12,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,6 +72,7 @@ class Mending:
         self.status: int | None = None
         self.left: list[Finding] = []
         self.notes: list[str] = []
+        self._brings: dict[object, tuple[str, str | None, int]] = {}
         self._options, self._began, self._folder = options, time.time(), os.getcwd()
         self._interrupt = signal.getsignal(signal.SIGINT)
         self._runs: Runs | None = None
@@ -149,9 +150,12 @@ class Mending:
             dataclasses.replace(edit, findings=tuple(own.get(_place(one), one) for one in edit.findings))
             for edit in edits
         ]
+        key: Callable[[Finding], object] = _place
         if self._options.fix and self._write():
+            key = search.state.key
             self.left = [f for f in search.last.bad if (f.rule, f.file, search.state.key(f)[2]) not in known]
             self.status = 0 if search.last.stopped else search.last.status
+        self._brings = {_place(f): search.brings[key(f)] for f in self.left if key(f) in search.brings}
 
     # ------------------------------------------------------------ files
 
@@ -198,6 +202,8 @@ class Mending:
         left = [] if self.status == INTERRUPTED else self.left  # for whatever was not tried
         for cause in causes_of(finding for finding in left if _place(finding) not in mended):
             what, why = "edit", _why(cause)
+            if not why and (brought := self._brings.get(_place(cause.first))) is not None:
+                why = f": what removes it brings {brought[0]} at {shown(brought[1] or '')}:{brought[2]}"
             if not why and self._options.fix and not self._options.unsafe_fixes and RULES[cause.rule].unsafe:
                 what, why = "safe edit", ": --diff looks for one that is not safe"
             yield f"no {what} for {cause.rule} at {shown(cause.first.file or '')}:{cause.first.line}{why}"

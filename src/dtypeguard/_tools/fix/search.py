@@ -156,6 +156,9 @@ class Search:
         self.state, self.last = State({}, {}), first
         self.proofs: list[Proof] = []
         self.faults: list[Exception] = []
+        self.brings: dict[
+            object, tuple[str, str | None, int]
+        ] = {}  # by key: what is found where an edit has removed it
         self._given_up: set[object] = set()
         self._sources: dict[tuple[str, str], Source] = {}
         self._ran: dict[tuple[tuple[str, str], ...], Run] = {(): first}
@@ -280,6 +283,8 @@ class Search:
                 new += [other for other in rest if _still_found(other, state, run, edited)]
                 if not new:
                     return (name,), edited, run
+                if depth == _DEPTH:
+                    self.brings.setdefault(state.key(cause.first), edited.key(new[0].first))
                 if depth > 1 and len(new) <= 3:
                     later.append((edited, run, new))
             # An edit removed an error that had ended the program; what is found only now, further on, does not count
