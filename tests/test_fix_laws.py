@@ -86,11 +86,13 @@ WRITTEN = {
         "step = torch.tensor(0, dtype=torch.int8)\nfor _ in range(200):\n    step += 1\nprint(step.item())",
         "step = torch.tensor(0, dtype=torch.int64)",
     ),
-    "a table in a function of any dtype": (
-        "layer = nn.Linear(16, 16).bfloat16()\n\n\ndef attend(x):\n    bias = torch.linspace(0, 1, x.shape[1])\n"
-        "    a = layer(x) @ x.mT\n    return (a + bias).softmax(-1) @ x\n\n\n"
-        "print(attend(torch.rand(2, 6, 16).bfloat16()).sum().item())",
-        "    bias = torch.linspace(0, 1, x.shape[1], dtype=x.dtype)",
+    "a table in a forward of any dtype": (
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.q = nn.Linear(16, 16)\n\n"
+        "    def forward(self, x):\n        a = self.q(x) @ x.mT\n        bias = torch.linspace(0, 1, x.shape[1])\n"
+        "        return (a + bias).softmax(-1) @ x\n\n\nnet = Net().bfloat16()\n"
+        "print(net(torch.rand(2, 6, 16).bfloat16()).sum().item())",
+        "        bias = torch.linspace(0, 1, x.shape[1], dtype=x.dtype)",
     ),
     "a layer that overflows in half": (
         "class Layer(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
