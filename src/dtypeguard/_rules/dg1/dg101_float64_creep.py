@@ -1,5 +1,6 @@
 """DG101 float64-creep."""
 
+import re
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from .._refusals import Refused, Turn, explains
 from ._promotions import Promoted, like, open_promotions, rows, tell
 
 _OTHERS = 2  # lines that are told besides the first one
+_ASKED = re.compile(r"\.double\(|\bfloat64\b")  # code that says what it wants
 
 RULE = Rule(
     "DG101",
@@ -60,7 +62,10 @@ def judge(audit: Recorder) -> None:
     for row in rows(audit):
         if row.creeps:
             narrow = torch.float32 if row.autocast and row.pair[0] in HALF else row.pair[0]  # as the model has it
-            tell(RULE, row, audit, **_creep(row.nodes, row.pair, row.code, narrow))
+            facts = _creep(row.nodes, row.pair, row.code, narrow)
+            if not row.harms and row.nodes and _ASKED.search(row.nodes[0].birth.site.written):
+                facts["advice"] += ", unless the digits of float64 are meant there"
+            tell(RULE, row, audit, **facts)
 
 
 @explains(Turn.FLOAT64)
