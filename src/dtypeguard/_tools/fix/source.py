@@ -212,8 +212,12 @@ class Text:
         return self._lines[place.start.line - 1], end
 
     def before_line(self, statement: Node, *written: str) -> Change:
-        """Lines of code before a statement, with its indentation."""
+        """Lines of code before a statement and the comments that stand directly above it, with its indentation."""
         begin, indent = self.lines(statement)[0], self.indent(statement)
+        for above in reversed(self._lines[: self.range(statement).start.line - 1]):
+            if not self.text[above:begin].startswith(f"{indent}#"):
+                break
+            begin = above
         return Change(self.file, begin, begin, "".join(f"{indent}{line}{self.newline}" for line in written))
 
     def after_line(self, statement: Node, *written: str) -> Change:
