@@ -1,11 +1,13 @@
 """An audit of what a GPU computes: the same bits, the lines of backward, and kernels that no other device has."""
 
 import copy
+import warnings
 
 import pytest
 import torch
 from support import BF16, F16, F32, same
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import dtypeguard
 from dtypeguard import audit, compare
@@ -125,3 +127,39 @@ def test_each_layer_has_its_share_of_an_error(how, device):
     assert result.explained == pytest.approx(1, abs=0.05)
     assert {layer.name for layer in result.layers if layer.weights} >= {"images.3", "head"}
     assert dtypeguard.casts() == []
+
+
+class Counting(TorchDispatchMode):
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("values", "most"), [(None, 0.01), ("range", 0.1), (True, 0.35)])
+def test_at_a_step_that_is_looked_at_the_cpu_seldom_waits(device, values, most):
+    """In waits for the GPU an operation of the program."""
+    model = Net().to(device)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    x, labels = images(device)
+
+    def step():
+        nn.functional.cross_entropy(model(x), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    with Counting() as counting:
+        step()
+    with audit(model, optimizer, values=values):
+        for _ in range(3):
+            step()
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            with warnings.catch_warnings(record=True) as waits:
+                warnings.simplefilter("always")
+                step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert len(waits) <= most * counting.count
