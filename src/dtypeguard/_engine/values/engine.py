@@ -27,7 +27,7 @@ from .leaving import PARAMETER, TRAINS, begin
 from .measure import error_of, worst
 from .memory import Memory, ShadowStorage, measure
 from .ranges import Ranges
-from .rows import LOST, TOTAL, Cause, Row, Rows
+from .rows import LOST, OF_A_COUNT, TOTAL, Cause, Row, Rows
 from .shadow import Shadow, Writing, written
 
 RANGE, SHADOW = "range", True
@@ -342,7 +342,7 @@ class Values:
             elif row.stuck:  # what has built up in it is more than that already
                 enough = row.half_ulp
             elif row.counts:
-                enough = _ULPS * row.half_ulp
+                enough = OF_A_COUNT * row.half_ulp
             elif cause is Cause.AMPLIFIED:
                 enough = (
                     _DIFFUSE if row.whole < LOST else min(_DIFFUSE, max(_ULPS * last.half_ulp, _NOISE * row.incoming))

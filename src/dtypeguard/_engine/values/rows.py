@@ -21,7 +21,7 @@ from .measure import Error
 # otherwise (`_STALLED` and `_MANY` were not varied).
 _LARGE = 0.02  # an error that is no mere rounding
 LOST = 0.5  # an error that leaves nothing of a value
-_OF_A_COUNT = 8  # half ulps: what is larger is no mere rounding of a count
+OF_A_COUNT = 2  # half ulps: what is larger is no mere rounding of a count
 _FACTOR = 8  # times the error that came in
 _ROUNDS = 4  # and where it builds up in a loop, times that of what is new in a round
 _STALLED = 0.5, 0.05  # share of values that nothing changed, and the error of the total
@@ -180,8 +180,9 @@ class Row:
         if self.flushed > self.count / 2 and self.error > 0.5:
             return Cause.FLUSHED
         factor = _ROUNDS if self.builds_up else _FACTOR
-        large = min(_LARGE, _OF_A_COUNT * self.half_ulp) if self.counts else _LARGE
-        if self.error > max(large, factor * max(self.incoming, self.half_ulp)):
+        if self.counts and self.error > max(OF_A_COUNT * self.half_ulp, self.incoming):
+            return Cause.AMPLIFIED
+        if self.error > max(_LARGE, factor * max(self.incoming, self.half_ulp)):
             return Cause.AMPLIFIED
         return None
 

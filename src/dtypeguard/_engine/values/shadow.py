@@ -26,7 +26,7 @@ from .incoming import Given, Incoming, all_incoming, builds_up, largest_cancella
 from .kernels import VECTORS, composite, turned
 from .measure import error_of, flushed, norm, worst
 from .memory import DOUBLE, SINGLE, Memory, ShadowStorage
-from .rows import Row
+from .rows import OF_A_COUNT, Row
 
 # Results do not change if these are scaled by 1/4 to 4: measured on the programs of DG9 and the healthy cases.
 _EQUAL = 100.0  # a cancellation of what was subtracted though it is nearly equal
@@ -291,7 +291,8 @@ class Shadow:
         row.cancellation, row.terms = min(row.cancellation, cancellation), max(row.terms, cancellation * error.size)
         rounds = builds_up(op, row, incoming)
         row.counts = row.counts or (rounds and op.name in ACCUMULATES and bool((shadow == shadow.round()).all()))
-        grown = rounds and _BUILT_UP[row.dtype in HALF] < relative < math.inf
+        least = OF_A_COUNT * row.half_ulp if row.counts else _BUILT_UP[row.dtype in HALF]
+        grown = rounds and least < relative < math.inf
         suspects = [one for one in incoming if not (grown and loops(one.row, row))]
         likely = suspicion if self.choices.whole else attrgetter("error")
         source = max(suspects, key=likely, default=None)
@@ -451,7 +452,9 @@ def _due(row: Row) -> bool:
     Two callers of a line may take turns, so some odd visits are among them.
     """
     visits = row.visits
-    return visits & (visits - 1) == 0 or visits in _ODD or (visits % _OFTEN == 0 and loops(row.previous, row))
+    if visits & (visits - 1) == 0 or visits in _ODD or (row.counts and visits < _OFTEN):
+        return True
+    return visits % _OFTEN == 0 and loops(row.previous, row)
 
 
 def written(op: Operator, args: Any, kwargs: Any) -> Iterator[Tensor]:
