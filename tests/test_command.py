@@ -557,6 +557,27 @@ def test_baselines(command, write, folder):
     assert command("audit", *both, "app.py")[0] == 0
 
 
+def test_mere_information_is_known_too_and_fails_where_it_is_asked_to(command, write, folder):
+    mere = "import torch\nx = torch.ones(3) * torch.ones(3).double()\n"
+    fails = ["--fail-on", "info", "--json", "report.json"]
+    status, out, _ = command("audit", *fails, write("app.py", mere))
+    assert (status, out.splitlines()[0]) == (1, "FAIL: 1 info")
+    assert json.loads(Path("report.json").read_text())["verdict"] == "FAIL: 1 info"
+    assert command("audit", write("app.py", mere))[1].startswith("Clean; 1 info\n")
+    command("audit", "--write-baseline", "known.json", "app.py")
+    known = ["--baseline", "known.json"]
+    assert command("audit", *known, *fails, "app.py")[0] == 0
+    write("app.py", mere + "y = torch.ones(4) - torch.ones(4).double()\n")
+    status, out, _ = command("audit", *known, "app.py")
+    assert (status, re.findall(r"info\[DG101\] (.*)", out)) == (0, ["app.py:3 in <module>"])
+    status, out, _ = command("audit", *known, *fails, "app.py")
+    assert (
+        out.splitlines()[-1]
+        == "exit status 1: the audit found 1 info that known.json does not know, 1 info that it knows"
+    )
+    assert status == 1
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -100,6 +100,7 @@ class AuditReport(Drawn, Generic[R]):
         self._unproven = unproven
         self._edits: list[Edit] | None = None
         self._proven = True  # whether what was fixed has been run
+        self._least = Severity.WARNING.value  # the lowest severity that fails
         self._began = time.perf_counter()
         self.began: float = time.time()
         self.date: str = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
@@ -303,7 +304,7 @@ class AuditReport(Drawn, Generic[R]):
             "program": self.program,
             "command": self.command,
             "date": self.date,
-            "verdict": verdict(changes, causes),
+            "verdict": verdict(changes, causes, self._least),
             "error": self.error,
             "stopped": self.stopped,
             "seconds": round(self.seconds, 3),
@@ -350,7 +351,7 @@ class AuditReport(Drawn, Generic[R]):
     def _cell(self) -> tuple[Any, ...]:
         causes = causes_of(self.findings)
         changes = changes_of(causes)
-        said, table = verdict_parts(verdict(changes, causes), changes)
+        said, table = verdict_parts(verdict(changes, causes, self._least), changes)
         title = joined(self.program or "audit", "still running" if self._recorder.running else said)
         return findings_parts(title, causes, table, casts_table(self.casts), *self._shadowed(Style(1000)))
 
@@ -395,7 +396,8 @@ class AuditReport(Drawn, Generic[R]):
         )
         changes = changes_of(causes)
         over = not self._recorder.running
-        lines = [*verdict_lines(verdict(changes, causes), changes, style), ""] if causes and over else []
+        said = verdict(changes, causes, self._least)
+        lines = [*verdict_lines(said, changes, style), ""] if causes and over else []
         lines += [*paragraphs(causes, style), ""] if causes else [self._nothing(hidden or fixed), ""]
         if casts and (table := [*cast_lines(self.casts, style)]):
             lines += [*table, ""]
