@@ -1,5 +1,6 @@
 """What an audit gives: the report as text, as data, as a page, and as a test."""
 
+import contextlib
 import copy
 import json
 import pickle
@@ -49,9 +50,21 @@ def made(*programs):
 
 def test_an_empty_report():
     with audit() as report:
-        pass
+        torch.ones(3)
     assert "nothing found" in str(report)
     assert repr(report) == "<audit report: nothing found; no casts>"
+
+
+@pytest.mark.parametrize("error", [None, ImportError])
+def test_a_report_of_no_operation_says_so(error):
+    """ "Nothing found" would say that something was looked at."""
+    with contextlib.suppress(ImportError), audit() as report:
+        if error is not None:
+            raise error
+    said = "the program ended before any operation of PyTorch" if error else "no operation of PyTorch was seen"
+    assert str(report) == f"{said}\n\naudit report: {said}; no casts"
+    assert report.to_dict()["verdict"] == said
+    assert f"<b>{said}</b>" in report.to_html()
     assert "casts that are worth a look" not in str(report)
     assert report.findings == []
     assert report.casts == []

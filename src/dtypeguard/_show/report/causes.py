@@ -166,9 +166,9 @@ def verdict(changes: list[Change], causes: Iterable[Cause] = (), least: str = Se
     return f"FAIL: {found}, {number(len(changes), 'line')} to change{rest}"
 
 
-def fails(said: str) -> bool:
-    """Whether a verdict is that it fails."""
-    return said.startswith("FAIL")
+def tone(said: str) -> str:
+    """How a verdict is coloured: where nothing was looked at it is neither good nor bad."""
+    return "error" if said.startswith("FAIL") else "good" if said.startswith("Clean") else "info"
 
 
 def counted(causes: Iterable[Cause]) -> str:

@@ -12,7 +12,7 @@ from ..chips import chip, class_styles, rank
 from ..document import document, markup
 from ..fragment import drawn
 from ..text import human, limit
-from .causes import fails
+from .causes import tone
 from .course import course_of
 from .flow import flow_of
 from .ranges import picture_of, range_of
@@ -34,7 +34,7 @@ def render(data: dict[str, Any]) -> str:
     """The page of a report, from `AuditReport.to_dict()`."""
     filters: dict[str, Callable[..., Any]] = {
         "chip": functools.cache(chip), "human": human, "steps": _steps, "shape": _shape, "tip": _tip, "kinds": _kinds,
-        "marked": _marked, "elsewhere": _elsewhere, "shown": shown, "fails": fails,
+        "marked": _marked, "elsewhere": _elsewhere, "shown": shown, "tone": tone,
         "course": lambda found: drawn(course_of(found)),
     }  # fmt: skip
     depths = "".join(f".d{depth}{{--d:{depth}}}\n" for depth in range(_DEEPEST + 1))

@@ -27,7 +27,7 @@ from ..result import Drawn, plain
 from ..svg import Bars
 from ..text import number
 from .baseline import load, save
-from .causes import Cause, causes_of, changes_of, counted, verdict
+from .causes import Cause, Change, causes_of, changes_of, counted, verdict
 from .cell import casts_table, findings_parts, verdict_parts
 from .edits import Edit, write_edits
 from .findings import Report
@@ -304,7 +304,7 @@ class AuditReport(Drawn, Generic[R]):
             "program": self.program,
             "command": self.command,
             "date": self.date,
-            "verdict": verdict(changes, causes, self._least),
+            "verdict": self._verdict(changes, causes),
             "error": self.error,
             "stopped": self.stopped,
             "seconds": round(self.seconds, 3),
@@ -351,7 +351,7 @@ class AuditReport(Drawn, Generic[R]):
     def _cell(self) -> tuple[Any, ...]:
         causes = causes_of(self.findings)
         changes = changes_of(causes)
-        said, table = verdict_parts(verdict(changes, causes, self._least), changes)
+        said, table = verdict_parts(self._verdict(changes, causes), changes)
         title = joined(self.program or "audit", "still running" if self._recorder.running else said)
         return findings_parts(title, causes, table, casts_table(self.casts), *self._shadowed(Style(1000)))
 
@@ -381,7 +381,15 @@ class AuditReport(Drawn, Generic[R]):
         ended = "" if self.stopped is None else f"; the program was ended after {number(self.stopped, 'step')}"
         return f"audit report: {what}{rest}; {cast_count(self.casts)}{ended}{so_far}"
 
+    def _verdict(self, changes: list[Change], causes: Sequence[Cause]) -> str:
+        if not causes and not self._recorder.operations:
+            return self._nothing(())
+        return verdict(changes, causes, self._least)
+
     def _nothing(self, others: Sequence[Any]) -> str:
+        if not others and not self._recorder.operations:
+            early = self.error is not None
+            return "the program ended before any operation of PyTorch" if early else "no operation of PyTorch was seen"
         more = "nothing more found" if self._proven else "nothing else found"
         return more if others else "nothing found"
 
@@ -396,7 +404,7 @@ class AuditReport(Drawn, Generic[R]):
         )
         changes = changes_of(causes)
         over = not self._recorder.running
-        said = verdict(changes, causes, self._least)
+        said = self._verdict(changes, causes)
         lines = [*verdict_lines(said, changes, style), ""] if causes and over else []
         lines += [*paragraphs(causes, style), ""] if causes else [self._nothing(hidden or fixed), ""]
         if casts and (table := [*cast_lines(self.casts, style)]):

@@ -136,7 +136,7 @@ def _next(
     if options.format != "text":
         return
     if not changes:
-        if not status and report.values is None and not report.findings:
+        if not status and report.values is None and not report.findings and report._recorder.operations:
             yield "next: --values looks at what dtypes do to the values"
     elif options.write_baseline:
         yield f"next: run with --baseline {short(options.write_baseline)}, which reports only what is new"
