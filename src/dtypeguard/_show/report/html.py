@@ -11,7 +11,7 @@ from ..._core.base.frames import shown
 from ..chips import chip, class_styles, rank
 from ..document import document, markup
 from ..fragment import drawn
-from ..text import human, limit
+from ..text import human, limit, number
 from .causes import tone
 from .course import course_of
 from .flow import flow_of
@@ -69,9 +69,19 @@ def _view(data: dict[str, Any]) -> dict[str, Any]:
         "rules": _rules(data["rules"], findings),
         "legend": _legend(data),
         "severities": [(name, data["severities"].get(name, 0)) for name in SEVERITIES],
+        "totals": [(name, sum(cause["severity"] == name for cause in causes)) for name in SEVERITIES],
+        "tests": _tests(data),
         "module_ids": {node["path"]: node["id"] for node in nodes},
         "fold": _CLOSED_FROM,
     }
+
+
+def _tests(data: dict[str, Any]) -> str | None:
+    """`12 of 340 tests`: those in which something was found that is more than mere information; None for a program."""
+    if data.get("tests") is None:
+        return None
+    bad = {test for found in data["findings"] if found["severity"] != "info" for test in found["seen_in"]}
+    return f"{len(bad):,} of {number(data['tests'], 'test')}"
 
 
 def _cause(cause: dict[str, Any], place: int, members: list[dict[str, Any]]) -> dict[str, Any]:

@@ -101,6 +101,7 @@ class AuditReport(Drawn, Generic[R]):
         self._edits: list[Edit] | None = None
         self._proven = True  # whether what was fixed has been run
         self._least = Severity.WARNING.value  # the lowest severity that fails
+        self._tests: int | None = None  # of a suite, whose modules and casts are not kept
         self._began = time.perf_counter()
         self.began: float = time.time()
         self.date: str = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
@@ -309,6 +310,7 @@ class AuditReport(Drawn, Generic[R]):
             "stopped": self.stopped,
             "seconds": round(self.seconds, 3),
             "operations": self._recorder.operations,
+            "tests": self._tests,
             "values": self.values,
             "ranges": self.ranges.data(),
             "edits": [
@@ -377,9 +379,10 @@ class AuditReport(Drawn, Generic[R]):
         what = counted(causes).replace(" and ", ", ") or self._nothing(hidden or fixed)
         rest = f"; {counted(fixed)} {'fixed' if self._proven else 'edited, which nobody has run'}" if fixed else ""
         rest += f"; {counted(hidden)} not shown" if hidden else ""
+        about = cast_count(self.casts) if self._tests is None else number(self._tests, "test")
         so_far = " so far, it is still running" if self._recorder.running else ""
         ended = "" if self.stopped is None else f"; the program was ended after {number(self.stopped, 'step')}"
-        return f"audit report: {what}{rest}; {cast_count(self.casts)}{ended}{so_far}"
+        return f"audit report: {what}{rest}; {about}{ended}{so_far}"
 
     def _verdict(self, changes: list[Change], causes: Sequence[Cause]) -> str:
         if not causes and not self._recorder.operations:
