@@ -4,12 +4,14 @@ The parser is the one table of all options.
 """
 
 import argparse
+import contextlib
 import errno
 import itertools
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import dtypeguard
@@ -106,7 +108,7 @@ class _Parser(argparse.ArgumentParser):
         meant = next((pyproject.near(one.partition("=")[0], known) for one in unknown if one[:1] == "-"), "")
         return f"unrecognized arguments: {' '.join(unknown)}{meant}"
 
-    def error(self, message: str) -> NoReturn:
+    def error(self, message: str, details: str = "") -> NoReturn:
         if re.search(r" (is|are) required", message):  # perhaps it is there, and misspelt
             options = itertools.takewhile(lambda one: one != "--", self.given)
             names = (one.partition("=")[0] for one in options if one[:2] == "--")
@@ -115,12 +117,15 @@ class _Parser(argparse.ArgumentParser):
         choice = re.fullmatch(r".* invalid choice: '([^']*)' \(choose from (.*)\)", message)
         meant = choice and pyproject.near(choice[1], re.findall(r"[^', ]+", choice[2]))
         message = self.wrong or message.replace(" (choose from ", f"{meant or ''} (choose from ", 1)
-        print(f"see: {self.prog} --help", file=sys.stderr)
-        self.exit(2, f"{self.prog}: error: {message}\n")
+        below = f"{details}\n" if details else ""
+        self.exit(2, f"{self.prog}: error: {message}\n{below}see: {self.prog} --help\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command, and give the exit status. If that is not 0, the reason is the last line that is printed."""
+    """Run a command, and give the exit status.
+
+    If that is not 0, the reason is the last line on standard output; for wrong usage the line of the error.
+    """
     name = os.path.basename(sys.argv[0])
     top = parser("python -m dtypeguard" if name in ("__main__.py", "-m", "") else name)
     said: dict[str, Any] = {"given": sys.argv[1:] if argv is None else argv}
@@ -136,14 +141,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         options.parser.error(options.parser.unrecognized(unknown))
     settle(options)
     try:
-        status: int = options.run(options)
+        with _warned(options) if options.run is not _audit else contextlib.nullcontext():
+            status: int = options.run(options)
         sys.stdout.flush()
     except Usage as error:
         text = typed(options, str(error))
-        options.parser.error(f"{_reason(text)}{said_of(options, text)}")  # does not return
+        reason, _, details = text.partition("\n")
+        options.parser.error(f"{reason}{said_of(options, text)}", details)  # does not return
         return 2
     except Failed as failed:
-        print(f"exit status 1: {_reason(typed(options, str(failed)))}")
+        reason, _, details = typed(options, str(failed)).partition("\n")
+        print(f"exit status 1: {reason}", flush=True)
+        print(details, end="\n" * bool(details), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"exit status {INTERRUPTED}: interrupted")
@@ -158,12 +167,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _reason(text: str) -> str:
-    """The first line of an error, which is printed last; the others are printed now."""
-    reason, _, details = text.partition("\n")
-    if details:
-        print(details, file=sys.stderr)
-    return reason
+@contextlib.contextmanager
+def _warned(options: argparse.Namespace) -> Iterator[None]:
+    """Warnings for which no line of the user's is to blame are printed without one of the command's."""
+    shown, own = warnings.formatwarning, os.path.dirname(os.path.abspath(dtypeguard.__file__))
+
+    def brief(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        if filename.startswith((own, "<frozen ")) or filename == sys.argv[0]:
+            return f"{options.parser.prog}: warning: {typed(options, str(message))}\n"
+        return shown(message, category, filename, lineno, line)
+
+    warnings.formatwarning = brief
+    try:
+        yield
+    finally:
+        warnings.formatwarning = shown
 
 
 def parser(name: str = "dtypeguard") -> _Parser:

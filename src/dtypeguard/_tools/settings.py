@@ -138,7 +138,7 @@ def typed(options: Namespace, text: str) -> str:
     """What a function says of an argument, as the command has it: `dtype='int9' is no dtype` is of `--dtype int9`.
 
     What a function of the user's makes is not what was typed. `keep(bits=6)` is `--bits 6`, `keep(error=0.1)` is
-    `--keep 0.1`, and `pass values=True` is `pass --values`.
+    `--keep 0.1`, `to_recipe('torchao')` is `--recipe torchao`, and `pass values=True` is `pass --values`.
     """
     known = {key: action for key, action in keys(options.parser).items() if ":" not in str(action.metavar)}
     for key, action in known.items():
@@ -151,6 +151,7 @@ def typed(options: Namespace, text: str) -> str:
             text = re.sub(written, rf"--{key} \1\2", text)
     for key in known:
         text = re.sub(rf"\b{key}\(\w+=([^(),]+)\)", rf"--{key} \1", text)
+        text = re.sub(rf"\bto_{key}\('([^']+)'\)", rf"--{key} \1", text)
     return text
 
 
