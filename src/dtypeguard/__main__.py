@@ -19,7 +19,7 @@ import dtypeguard
 from ._core.base import pyproject
 from ._core.base.pages import FAMILIES, entries
 from ._core.base.usage import INTERRUPTED, Failed, Usage
-from ._tools.settings import PATH, commands_of, load, said_of, settle, take_back, typed
+from ._tools.settings import PATH, commands_of, load, said_of, settle, share, take_back, typed
 
 _EXAMPLES = """\
 examples:
@@ -239,6 +239,7 @@ def _audit_options(audit: argparse.ArgumentParser) -> None:
     add = audit.add_argument
     add(
         "--select",
+        dest="rules",
         type=_list,
         action="extend",
         metavar="RULES",
@@ -302,8 +303,8 @@ def _compare_options(parser: argparse.ArgumentParser) -> None:
     low.add_argument("--region", metavar="DTYPE", help="the dtype of an autocast region: bfloat16, float16")
     says = "a format of operands, as nvfp4 or mxfp8; with commas several, of which each layer gets one"
     low.add_argument("--format", type=_list, metavar="FORMATS", help=says)
-    says = "find what must stay in float32 for this error; with --format, the format of each layer"
-    add("--keep", type=float, metavar="ERROR", help=says)
+    says = "find what must stay in float32 for this error, as 0.01 or 1%%; with --format, the format of each layer"
+    add("--keep", type=share, metavar="ERROR", help=says)
     add("--bits", type=float, help="with --format: find the best formats with so many bits a weight on average")
     add("--attention", action="store_true", help="with --format: round the products of attention, too")
     says = "a function of the output, or of output and batch: compare the loss; with --format, its gradients, too"
@@ -312,9 +313,9 @@ def _compare_options(parser: argparse.ArgumentParser) -> None:
     add("--recipe", nargs=2, action="append", default=[], metavar=("TOOL", "PATH"), help=says)
     add(
         "--max-error",
-        type=float,
+        type=share,
         metavar="ERROR",
-        help="status 1 if the error is larger; with --keep, that with the modules in float32",
+        help="status 1 if the error is larger than this, as 0.05 or 5%%; with --keep, that with the modules in float32",
     )
     add("--json", metavar="PATH", help="write the result as JSON")
     add("--html", metavar="PATH", help="write the result as an HTML page")
