@@ -104,7 +104,7 @@ def tabled(model: nn.Module, batch: Any, dtypes: Any = None, region: Any = REGIO
             if cell is first and error is not None:
                 if batch is None and inputs.tensors():
                     raise Undrawn(root, f"the model does not take what was drawn: {error}") from error
-                error.add_note(f"dtypeguard.dryrun, {cell}")
+                error.add_note(f"dtypeguard.dryrun, {cell.title}")
                 raise error
             let_go(error)
     return DryrunTable(type(root).__name__, place, cells)
