@@ -439,7 +439,7 @@ BAD = {
     "no dtype": (lambda: dryrun(Net(), X, dtypes=[]), ValueError, "dtypes is empty: name at least one of bfloat16, "),
     "an integer": (lambda: dryrun(Net(), X, dtypes=[torch.int8]), ValueError, "dtypes=int8 is none of bfloat16"),
     "a region": (lambda: dryrun(Net(), X, region=[F64]), ValueError, "region=float64 is none of None, bflo"),
-    "meta": (lambda: dryrun(Net(), X, device="meta"), ValueError, "device: there are no kernels on meta"),
+    "meta": (lambda: dryrun(Net(), X, device="meta"), ValueError, "device='meta': there are no kernels on meta"),
     "no such device": (lambda: dryrun(Net(), X, device="xla"), ValueError, "device='xla' is not here"),
     "a key": (lambda: table_of(region=[None])["float32"], TypeError, "table['float32']: write table[parameters, inp"),
     "no such dtype": (lambda: table_of(region=[None])["floot", None, None], ValueError, "'floot' is no dtype"),

@@ -157,7 +157,7 @@ WRONG = [
     (AUDIT, "html = 3", "html=3 is not a path"),
     (AUDIT, "prove-limit = -1", "prove-limit: -1 is no number of seconds"),
     (AUDIT, "every = true", "every=True is not what --every takes"),
-    (COMPARE, "max-error = 'tiny'", "max-error='tiny' is not a number"),
+    (COMPARE, "max-error = 'tiny'", "max-error: tiny is neither a number nor a percentage, as 1%"),
     (COMPARE, "max-error = '1e-2'", "max-error: '1e-2' is a string: write 1e-2, without quotes"),
     (COMPARE, "batch = ['m:b']", "batch=['m:b'] is not a string"),
     (COMPARE, "format = [3]", "format=[3] is not a list of strings"),

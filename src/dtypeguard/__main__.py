@@ -339,6 +339,7 @@ def _dryrun_options(dry: argparse.ArgumentParser) -> None:
     add("--dtype", dest="dtypes", type=_list, metavar="DTYPES", help=says)
     says = "the dtypes of autocast regions, with commas; none for no region (default: %(default)s)"
     add("--region", type=_list, metavar="DTYPES", default="none,float16,bfloat16", help=says)
+    add("--device", help="whose kernels are asked: cpu, cuda, ... (default: the GPU if there is one)")
     says = "status 1 unless the model runs in these dtypes, with inputs of the same dtype: names, with commas"
     add("--require", type=_list, action="extend", metavar="DTYPES", default=[], help=says)
     add("--html", metavar="PATH", help="write the table as an HTML page")

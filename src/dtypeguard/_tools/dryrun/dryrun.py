@@ -187,7 +187,7 @@ def _as_device(device: torch.device | str | None) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     place = device_of(device)
     if place.type == "meta":
-        raise ValueError("device: there are no kernels on meta; leave it out, or write device='cpu'")
+        raise ValueError(f"device={device!r}: there are no kernels on meta; leave it out, or write device='cpu'")
     try:
         return torch.empty(0, device=place).device
     except (RuntimeError, AssertionError) as error:
