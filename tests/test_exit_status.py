@@ -76,7 +76,7 @@ CASES = [
      "Refuses does not run in bfloat16, which --require names"),
     ("dryrun made:model --batch made:batch --device cpu --require bfloat16", 0, None),
     ("dryrun made:model --batch made:batch --device gpu", 2, "--device gpu "),
-    ("dryrun made:model --batch made:batch --device meta", 2, "--device meta: there are no kernels on meta; leave it out"),
+    ("dryrun made:model --batch made:batch --device meta", 2, "--device meta: there are no kernels on meta"),
     ("dryrun made:gone --require float16 --dtype float32", 2,
      "--require float16: the model is run in float32 only: add float16 to --dtype"),
     ("dryrun made:gone --require float16 --region bfloat16", 2,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._core.base.dtypes import BY_NAME, TABLE, DtypeInfo, Kind
 from ..._core.base.frames import shown
+from ..._engine.watch.rule import RULES
 from ..chips import chip, class_styles, rank
 from ..document import document, markup
 from ..fragment import drawn
@@ -50,8 +51,11 @@ def _view(data: dict[str, Any]) -> dict[str, Any]:
     findings = sorted(data["findings"], key=lambda found: SEVERITIES.index(found["severity"]))
     numbers = {ranks[id(found)]: place for place, found in enumerate(findings)}
     casts = sorted(data["casts"], key=lambda cast: (-cast["bytes"], -cast["count"], cast["site"] or ""))
-    findings = [found | {"id": f"f{row}", "docs": _link(found["docs"])} for row, found in enumerate(findings)]
-    casts = [cast | {"id": f"c{row}"} for row, cast in enumerate(casts)]
+    findings = [
+        found | {"id": f"f{row}", "docs": _link(found["docs"]), "flow": _flow(found)}
+        for row, found in enumerate(findings)
+    ]
+    casts = [cast | {"id": f"c{row}", "flow": (cast["from_dtype"], cast["to_dtype"])} for row, cast in enumerate(casts)]
     nodes, outside = _tree(data["modules"], findings, casts)
     causes = [
         _cause(cause, place, [findings[numbers[n]] for n in cause["findings"]])
@@ -74,6 +78,13 @@ def _view(data: dict[str, Any]) -> dict[str, Any]:
         "module_ids": {node["path"]: node["id"] for node in nodes},
         "fold": _CLOSED_FROM,
     }
+
+
+def _flow(found: dict[str, Any]) -> tuple[str | None, str | None]:
+    """The dtypes of a finding: two where the program converts the one to the other."""
+    was, became, rule = found["from_dtype"], found["to_dtype"], RULES.get(found["rule"])
+    converted = was != became and (rule is None or rule.converts)
+    return (was, became) if was is None or converted else (was, None)
 
 
 def _tests(data: dict[str, Any]) -> str | None:
