@@ -77,7 +77,7 @@ def compared(model, args=(), kwargs=None, *, values=True, **options):
     kwargs = kwargs or {}
     given = (model, args, kwargs) if values else without_values(model, args, kwargs)
     table = dtypeguard.dryrun(given[0], bound(*given), device="cpu", **options)
-    return {str(cell): judged(cell, eager(model, args, kwargs, cell)) for cell in table}
+    return {cell.title: judged(cell, eager(model, args, kwargs, cell)) for cell in table}
 
 
 def bound(model, args, kwargs):

@@ -21,6 +21,11 @@ LIBRARIES_WARN = [  # of Lightning, Transformers and Accelerate, by themselves
 ]
 
 
+def reason(err):
+    """Why a command of `python -m dtypeguard` ended with status 2, from its standard error."""
+    return next(line for line in err.splitlines() if " error: " in line).partition(" error: ")[2]
+
+
 class _Nested(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, depth, program):

@@ -8,6 +8,7 @@ from audit_page import DOCS, NASTY, big, cast, finding, module, repeated, report
 from html_page import Page, allowed
 
 from dtypeguard._core.base.dtypes import TABLE
+from dtypeguard._engine.watch.rule import RULES
 from dtypeguard._show.chips import COLOURS, short
 from dtypeguard._show.report.html import render
 from dtypeguard._show.text import human
@@ -39,12 +40,31 @@ def test_every_fact_of_a_finding_is_with_it():
     for found in data["findings"]:
         facts = [found[key] for key in ("severity", "rule", "name", "site", "module_path", "op")]
         facts += [found["source"].strip(), plain(found["message"]), plain(found["fix"]), f"{TIMES}{found['count']}"]
-        facts += [short(found["from_dtype"]), short(found["to_dtype"]), *found["parameters"]]
+        facts += [short(found["from_dtype"]), *found["parameters"]]
+        facts += [short(found["to_dtype"])] * RULES[found["rule"]].converts
         facts += [human(found["bytes"])] if found["bytes"] else []
         facts += [part for line in found["origin"] for part in re.sub(r": (float\d\d)$", "", line).split(" at ")]
         (text,) = [text for text in shown if plain(found["message"]) in text and found["rule"] in text]
         assert [fact for fact in facts if fact not in text] == []
         assert (shown[text]["data-severity"], shown[text]["data-rule"]) == (found["severity"], found["rule"])
+
+
+@pytest.mark.parametrize(
+    ("rule", "dtypes", "shown"),
+    [
+        ("DG105", ("float32", "float16"), "f32 → f16"),
+        ("DG109", ("uint8", "uint8"), "u8"),  # a sum that wraps around is no cast
+        ("DG901", ("float16", "float32"), "f16"),  # float32 is where the value would fit in
+        ("DG106", (None, "int64"), "i64"),
+        ("DG401", (None, None), None),
+    ],
+)
+def test_two_dtypes_are_shown_where_the_program_converts(rule, dtypes, shown):
+    data = sample()
+    found = data["findings"][0] | {"rule": rule, "from_dtype": dtypes[0], "to_dtype": dtypes[1]}
+    alone = {"findings": [found], "causes": [data["causes"][0] | {"findings": [0]}], "edits": [], "casts": []}
+    page = Page(render(data | alone))
+    assert [page.said(e) for e in page.all("span", "flow")] == [shown] * (shown is not None)
 
 
 def test_the_head_says_what_to_do_first():

@@ -1,5 +1,6 @@
 """What an audit gives: the report as text, as data, as a page, and as a test."""
 
+import contextlib
 import copy
 import json
 import pickle
@@ -49,9 +50,21 @@ def made(*programs):
 
 def test_an_empty_report():
     with audit() as report:
-        pass
+        torch.ones(3)
     assert "nothing found" in str(report)
     assert repr(report) == "<audit report: nothing found; no casts>"
+
+
+@pytest.mark.parametrize("error", [None, ImportError])
+def test_a_report_of_no_operation_says_so(error):
+    """ "Nothing found" would say that something was looked at."""
+    with contextlib.suppress(ImportError), audit() as report:
+        if error is not None:
+            raise error
+    said = "the program ended before any operation of PyTorch" if error else "no operation of PyTorch was seen"
+    assert str(report) == f"{said}\n\naudit report: {said}; no casts"
+    assert report.to_dict()["verdict"] == said
+    assert f"<b>{said}</b>" in report.to_html()
     assert "casts that are worth a look" not in str(report)
     assert report.findings == []
     assert report.casts == []
@@ -314,8 +327,8 @@ def test_the_first_failed_call_is_listed():
 # ---------------------------------------------------------------- data
 
 SCHEMA = {
-    "": "schema tool version kind torch program command date verdict error stopped seconds operations values ranges "
-        "edits causes diffs findings casts modules rules severities",
+    "": "schema tool version kind torch program command date verdict error stopped seconds operations tests values "
+        "ranges edits causes diffs findings casts modules rules severities",
     "findings": "rule name severity message fix site file line function source module_path op from_dtype to_dtype "
                 "count bytes origin parameters docs label spots edit course seen_in",
     "casts": "kind op from_dtype to_dtype from_device to_device site file line function source module_path count bytes",

@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from support import reason
 
 import dtypeguard
 from dtypeguard.__main__ import main
@@ -210,7 +211,7 @@ def test_modules_that_cannot_be_run(command, write, module, message):
         write(path, text)
     status, out, err = command("audit", "-m", module)
     assert status == 2
-    assert err.splitlines()[-1].endswith(f"audit: error: {message}")
+    assert reason(err) == message
     assert "Traceback" not in err
     assert not REPORT.search(out)
 
@@ -245,7 +246,7 @@ def test_scripts_that_are_not_there(command, write, folder, path, message):
     write("alone.py", "")
     status, out, err = command("audit", path)
     assert (status, out) == (2, "")
-    assert err.splitlines()[-1].endswith(f"audit: error: {message}")
+    assert reason(err) == message
 
 
 def test_a_script_that_cannot_be_read(command, write, monkeypatch):
@@ -254,7 +255,7 @@ def test_a_script_that_cannot_be_read(command, write, monkeypatch):
 
     monkeypatch.setattr("dtypeguard._tools.audit.command.io.open_code", open_code)
     status, _, err = command("audit", write("app.py", GOOD))
-    assert (status, err.splitlines()[-1].partition("error: ")[2]) == (2, "cannot read app.py: Permission denied")
+    assert (status, reason(err)) == (2, "cannot read app.py: Permission denied")
 
 
 # --- verdicts
@@ -557,6 +558,27 @@ def test_baselines(command, write, folder):
     assert command("audit", *both, "app.py")[0] == 0
 
 
+def test_mere_information_is_known_too_and_fails_where_it_is_asked_to(command, write, folder):
+    mere = "import torch\nx = torch.ones(3) * torch.ones(3).double()\n"
+    fails = ["--fail-on", "info", "--json", "report.json"]
+    status, out, _ = command("audit", *fails, write("app.py", mere))
+    assert (status, out.splitlines()[0]) == (1, "FAIL: 1 info")
+    assert json.loads(Path("report.json").read_text())["verdict"] == "FAIL: 1 info"
+    assert command("audit", write("app.py", mere))[1].startswith("Clean; 1 info\n")
+    command("audit", "--write-baseline", "known.json", "app.py")
+    known = ["--baseline", "known.json"]
+    assert command("audit", *known, *fails, "app.py")[0] == 0
+    write("app.py", mere + "y = torch.ones(4) - torch.ones(4).double()\n")
+    status, out, _ = command("audit", *known, "app.py")
+    assert (status, re.findall(r"info\[DG101\] (.*)", out)) == (0, ["app.py:3 in <module>"])
+    status, out, _ = command("audit", *known, *fails, "app.py")
+    assert (
+        out.splitlines()[-1]
+        == "exit status 1: the audit found 1 info that known.json does not know, 1 info that it knows"
+    )
+    assert status == 1
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -573,8 +595,9 @@ def test_baselines(command, write, folder):
         (["--baseline", "gone.json"], "there is no baseline *gone.json: write it first (--write-baseline)"),
         (["--baseline", "app.py"], "*app.py is no baseline: Expecting value*"),
         (["--baseline", "folder"], "the baseline *folder cannot be read: Is a directory"),
-        (["--ignore", "DG999"], "ignore='DG999' is no rule: *"),
-        (["--select", "nonsense"], "rules='nonsense' is no rule: *"),
+        (["--ignore", "DG999"], "--ignore DG999 is no rule: *"),
+        (["--select", "nonsense"], "--select nonsense is no rule: *"),
+        (["--source", "gone"], "--source gone is neither a folder or file below * nor a package"),
         (["--fail-on", "fatal"], "argument --fail-on: invalid choice: 'fatal' (choose from *"),
         (["--json"], "the following arguments are required: *"),
         (["--nonsense"], "*"),
@@ -585,7 +608,7 @@ def test_wrong_options_are_said_before_the_program_runs(command, write, folder, 
     before = sorted(os.listdir())
     status, out, err = command("audit", *options, write("app.py", "open('ran', 'w')"))
     assert (status, out) == (2, "")
-    last = err.splitlines()[-1].partition("audit: error: ")[2]
+    last = reason(err)
     assert re.fullmatch(re.escape(message).replace(r"\*", ".*"), last)
     assert "Traceback" not in err
     assert sorted(os.listdir()) == sorted([*before, "app.py"])
@@ -614,7 +637,7 @@ def test_a_broken_pyproject_is_said_before_the_program_runs(command, write, fold
     write("pyproject.toml", "[tool.dtypeguard]\nselct = []")
     status, _, err = command("audit", write("app.py", "open('ran', 'w')"))
     assert status == 2
-    assert err.splitlines()[-1].endswith(
+    assert reason(err).endswith(
         "pyproject.toml:2: [tool.dtypeguard] has no key 'selct' (did you mean 'select'?): use select, ignore, "
         "severity, per-file-ignores, source, omit, mode, casting, or the tables of commands: audit, compare, describe, "
         "diff, dryrun, manifest"
@@ -761,7 +784,7 @@ def test_a_family_and_a_rule(command):
 def test_rules_that_there_are_not(command, name, message):
     status, out, err = command("rules", name)
     assert (status, out) == (2, "")
-    assert err.splitlines()[-1].partition("error: ")[2].startswith(message)
+    assert reason(err).startswith(message)
 
 
 # --- doctor, usage
@@ -826,7 +849,7 @@ def test_version(command):
 def test_wrong_usage(command, arguments):
     status, out, err = command(*arguments)
     assert (status, out) == (2, "")
-    assert re.match(r"see: python -m dtypeguard.* --help\n", err)
+    assert re.search(r"error: .*\nsee: python -m dtypeguard.* --help\n$", err)
     assert "Traceback" not in err
 
 

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import dtypeguard
 from dtypeguard.__main__ import main
 
 SOURCE = """
@@ -53,6 +54,36 @@ def test_it_prints_the_result_and_writes_it(folder, capsys):
     assert "keep in float32: 0, 2" in text
     assert json.loads((folder / "result.json").read_text())["kept"]["names"] == ["0", "2"]
     assert "<title>" in (folder / "result.html").read_text()
+
+
+CONVOLVED = """
+class Convolved(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix, self.out = nn.Conv1d(32, 32, 1), nn.Linear(32, 32)
+
+    def forward(self, x):
+        return self.out(self.mix(x[..., None])[..., 0])
+
+def make_convolved(): return Convolved(), torch.linspace(-1, 1, 96).view(3, 32)
+"""
+
+
+def test_a_warning_names_the_option_and_no_line_of_the_command(folder):
+    (folder / "made_here.py").write_text(SOURCE + CONVOLVED)
+    line = "compare made_here:make_convolved --format int8 --keep 0.5 --recipe torchao recipe.json"
+    run = subprocess.run([sys.executable, "-m", "dtypeguard", *line.split()], capture_output=True, text=True)
+    said = "warning: --recipe torchao leaves out what is no nn.Linear: mix (Conv1d)"
+    assert (run.returncode, run.stderr) == (0, f"python -m dtypeguard compare: {said}\n")
+
+
+def test_a_tool_that_there_is_not_is_refused_before_layers_are_told(folder):
+    (folder / "made_here.py").write_text(SOURCE + CONVOLVED)
+    import made_here
+
+    kept = dtypeguard.compare(*made_here.make_convolved(), format="int8").keep(error=0.5)
+    with pytest.raises(ValueError, match=r"^to_recipe\('gptq'\): the tool must be one of "):
+        kept.to_recipe("gptq")
 
 
 def test_a_loss_is_compared(folder, capsys):

@@ -110,11 +110,24 @@ def test_what_autocast_computes_each_module_in():
     assert cell.modules == {"Net.first": (BF16,), "Net.norm": (BF16, F32), "Net": (F32,), "Net.last": (BF16,)}
 
 
+def test_a_cell_prints_what_became_of_it_and_why():
+    table = dryrun(nn.Linear(16, 3), X, device="cpu")
+    runs, repaired = (str(table[key]) for key in ((F32, F32, None), (F16, F32, None)))
+    assert runs == "parameters float32, inputs float32, no autocast: runs, outputs float32"
+    first, *why = repaired.splitlines()
+    assert first == "parameters float16, inputs float32, no autocast: repaired, outputs float16"
+    assert "was refused: " in why[0]
+    assert why[-1] == "  a guard casts `input` of Linear.forward from float32 to float16"
+
+
 def test_where_a_second_dtype_is_born():
     line = Net.forward.__code__.co_firstlineno + 1
     table = dryrun(Net(), X, device="cpu")
     where = f"at tests/test_dryrun.py:{line}, in forward: float32"
-    assert table[BF16, BF16, None].births == (f"torch.ones(x.shape[-1]) {where}", f"mul of bfloat16 {where}")
+    assert table[BF16, BF16, None].births == (
+        f"torch.ones(x.shape[-1]) {where}",
+        f"self.norm(self.first(x)) * torch.ones(x.shape[-1]) {where}",
+    )
     assert table[F32, F32, None].births == ()
 
 
@@ -426,7 +439,7 @@ BAD = {
     "no dtype": (lambda: dryrun(Net(), X, dtypes=[]), ValueError, "dtypes is empty: name at least one of bfloat16, "),
     "an integer": (lambda: dryrun(Net(), X, dtypes=[torch.int8]), ValueError, "dtypes=int8 is none of bfloat16"),
     "a region": (lambda: dryrun(Net(), X, region=[F64]), ValueError, "region=float64 is none of None, bflo"),
-    "meta": (lambda: dryrun(Net(), X, device="meta"), ValueError, "device: there are no kernels on meta"),
+    "meta": (lambda: dryrun(Net(), X, device="meta"), ValueError, "device='meta': there are no kernels on meta"),
     "no such device": (lambda: dryrun(Net(), X, device="xla"), ValueError, "device='xla' is not here"),
     "a key": (lambda: table_of(region=[None])["float32"], TypeError, "table['float32']: write table[parameters, inp"),
     "no such dtype": (lambda: table_of(region=[None])["floot", None, None], ValueError, "'floot' is no dtype"),

@@ -1,4 +1,4 @@
-"""Every exit status but 0 has its reason in the last line: of what is printed, or of standard error for 2."""
+"""Every exit status but 0 has its reason: in the last line that is printed, or in the line of the error for 2."""
 
 import os
 import re
@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from support import reason
 
 from dtypeguard.__main__ import main
 
@@ -45,6 +46,11 @@ CASES = [
     ("compare made:model --batch made:batch --dtype bfloat16 --max-error 0.5", 0, None),
     ("compare made:model --batch made:batch --dtype bfloat16 --max-error 1e-4", 1,
      r"output error 0\.\d+ % is above --max-error 0\.01 %"),
+    ("compare made:model --batch made:batch --dtype bfloat16 --max-error 50%", 0, None),
+    ("compare made:model --batch made:batch --dtype bfloat16 --max-error 0.01%", 1,
+     r"output error 0\.\d+ % is above --max-error 0\.01 %"),
+    ("compare made:model --batch made:batch --dtype bfloat16 --keep 1p", 2,
+     "argument --keep: 1p is neither a number nor a percentage, as 1%"),
     ("compare made:model --batch made:batch --dtype bfloat16 --keep 1e-3 --max-error 1e-9", 1,
      r"output error \S+e-06 % with what is kept in float32 is above --max-error 1e-07 %"),
     ("compare made:model --batch made:batch --dtype bfloat16 --max-error -1", 2, "--max-error -1: no error is less "),
@@ -68,6 +74,9 @@ CASES = [
     ("dryrun made:refuses --batch made:batch --require float32", 0, None),
     ("dryrun made:refuses --batch made:batch --require float32,bfloat16", 1,
      "Refuses does not run in bfloat16, which --require names"),
+    ("dryrun made:model --batch made:batch --device cpu --require bfloat16", 0, None),
+    ("dryrun made:model --batch made:batch --device gpu", 2, "--device gpu "),
+    ("dryrun made:model --batch made:batch --device meta", 2, "--device meta: there are no kernels on meta"),
     ("dryrun made:gone --require float16 --dtype float32", 2,
      "--require float16: the model is run in float32 only: add float16 to --dtype"),
     ("dryrun made:gone --require float16 --region bfloat16", 2,
@@ -130,7 +139,7 @@ def test_the_last_line_says_why(folder, capsys, line, status, why):
     out, err = capsys.readouterr()
     assert ended == status
     if status == 2:
-        assert err.splitlines()[-1].partition(" error: ")[2].startswith(why)
+        assert reason(err).startswith(why)
     elif status == 130:
         assert out.splitlines()[-1] == "exit status 130: interrupted"
     elif status == 1:
@@ -141,13 +150,13 @@ def test_the_last_line_says_why(folder, capsys, line, status, why):
         assert why is None or out.splitlines()[-1] == why
 
 
-def test_what_is_wrong_is_said_once_below_where_help_is(folder, capsys):
+def test_what_is_wrong_is_said_first_and_then_what_belongs_to_it_and_where_help_is(folder, capsys):
     with pytest.raises(SystemExit):
         main("diff made:model made:model --batch made:wide".split())
-    *details, where, last = capsys.readouterr().err.splitlines()
+    first, *details, where = capsys.readouterr().err.splitlines()
     assert where == "see: python -m dtypeguard diff --help"
-    assert "does not run on the batch" in last
-    assert "does not run on the batch" not in "".join(details)
+    assert "does not run on the batch" in first
+    assert re.fullmatch(r"  docs +https://\S+", "\n".join(details))
 
 
 def test_a_description_is_written_and_the_violation_is_shown(folder, capsys):

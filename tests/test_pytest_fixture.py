@@ -329,6 +329,13 @@ def test_a_baseline_counts_in_assert_clean_too_unless_that_names_another(outcome
     outcomes("@pytest.mark.dtype_audit(baseline='ci/known.json')\ndef test(): bad()", passed=1)
 
 
+def test_mere_information_is_known_too(outcomes, pytester, ci):
+    test = "@pytest.mark.dtype_audit(severity='info')\ndef test(): torch.ones(3) * torch.ones(3).double()"
+    outcomes(test, failed=1)
+    outcomes(test, "--dtypeguard-write-baseline", ini=INI, passed=1)
+    outcomes(test, ini=INI, passed=1)
+
+
 def test_a_finding_that_came_twice_in_one_test_is_known_twice(outcomes, pytester, ci):
     tests = (
         "def test(dtype_audit):\n    x = torch.ones(3)\n    x.to(torch.bfloat16)\n    x.to(torch.bfloat16)\n"

@@ -138,8 +138,13 @@ def test_files(run, pytester):
     found = json.loads((pytester.path / "found.json").read_text())
     (row,) = [row for row in found["findings"] if row["rule"] == "DG101"]
     assert row["seen_in"] == [f"tests/test_program.py::test_scaled[{n}]" for n in (1, 2, 3)]
-    assert "src/program.py:6" in (pytester.path / "found.html").read_text()
-    assert "src/program.py:6" in (pytester.path / "found.txt").read_text()
+    page, text = ((pytester.path / f"found.{end}").read_text() for end in ("html", "txt"))
+    assert "src/program.py:6" in page
+    assert "src/program.py:6" in text
+    assert (found["tests"], found["seconds"] > 0) == (9, True)
+    assert "<span>6 of 9 tests</span>" in page
+    assert "No module ran" not in page  # of a suite nobody keeps them
+    assert "; 9 tests" in text
     cases = {case.get("name"): case for case in ET.parse(pytester.path / "junit.xml").iter("testcase")}
     assert cases["test_lost"].find("failure").get("message").startswith("Failed: warning[DG103] src/program.py:9")
     marked = [one.get("value") for one in cases["test_wrong_by_itself"].iter("property")]

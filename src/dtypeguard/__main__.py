@@ -4,12 +4,14 @@ The parser is the one table of all options.
 """
 
 import argparse
+import contextlib
 import errno
 import itertools
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import dtypeguard
@@ -17,7 +19,7 @@ import dtypeguard
 from ._core.base import pyproject
 from ._core.base.pages import FAMILIES, entries
 from ._core.base.usage import INTERRUPTED, Failed, Usage
-from ._tools.settings import PATH, commands_of, load, said_of, settle, take_back, typed
+from ._tools.settings import PATH, commands_of, load, said_of, settle, share, take_back, typed
 
 _EXAMPLES = """\
 examples:
@@ -106,7 +108,7 @@ class _Parser(argparse.ArgumentParser):
         meant = next((pyproject.near(one.partition("=")[0], known) for one in unknown if one[:1] == "-"), "")
         return f"unrecognized arguments: {' '.join(unknown)}{meant}"
 
-    def error(self, message: str) -> NoReturn:
+    def error(self, message: str, details: str = "") -> NoReturn:
         if re.search(r" (is|are) required", message):  # perhaps it is there, and misspelt
             options = itertools.takewhile(lambda one: one != "--", self.given)
             names = (one.partition("=")[0] for one in options if one[:2] == "--")
@@ -115,12 +117,15 @@ class _Parser(argparse.ArgumentParser):
         choice = re.fullmatch(r".* invalid choice: '([^']*)' \(choose from (.*)\)", message)
         meant = choice and pyproject.near(choice[1], re.findall(r"[^', ]+", choice[2]))
         message = self.wrong or message.replace(" (choose from ", f"{meant or ''} (choose from ", 1)
-        print(f"see: {self.prog} --help", file=sys.stderr)
-        self.exit(2, f"{self.prog}: error: {message}\n")
+        below = f"{details}\n" if details else ""
+        self.exit(2, f"{self.prog}: error: {message}\n{below}see: {self.prog} --help\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command, and give the exit status. If that is not 0, the reason is the last line that is printed."""
+    """Run a command, and give the exit status.
+
+    If that is not 0, the reason is the last line on standard output; for wrong usage the line of the error.
+    """
     name = os.path.basename(sys.argv[0])
     top = parser("python -m dtypeguard" if name in ("__main__.py", "-m", "") else name)
     said: dict[str, Any] = {"given": sys.argv[1:] if argv is None else argv}
@@ -136,14 +141,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         options.parser.error(options.parser.unrecognized(unknown))
     settle(options)
     try:
-        status: int = options.run(options)
+        with _warned(options) if options.run is not _audit else contextlib.nullcontext():
+            status: int = options.run(options)
         sys.stdout.flush()
     except Usage as error:
         text = typed(options, str(error))
-        options.parser.error(f"{_reason(text)}{said_of(options, text)}")  # does not return
+        reason, _, details = text.partition("\n")
+        options.parser.error(f"{reason}{said_of(options, text)}", details)  # does not return
         return 2
     except Failed as failed:
-        print(f"exit status 1: {_reason(typed(options, str(failed)))}")
+        reason, _, details = typed(options, str(failed)).partition("\n")
+        print(f"exit status 1: {reason}", flush=True)
+        print(details, end="\n" * bool(details), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"exit status {INTERRUPTED}: interrupted")
@@ -158,12 +167,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _reason(text: str) -> str:
-    """The first line of an error, which is printed last; the others are printed now."""
-    reason, _, details = text.partition("\n")
-    if details:
-        print(details, file=sys.stderr)
-    return reason
+@contextlib.contextmanager
+def _warned(options: argparse.Namespace) -> Iterator[None]:
+    """Warnings for which no line of the user's is to blame are printed without one of the command's."""
+    shown, own = warnings.formatwarning, os.path.dirname(os.path.abspath(dtypeguard.__file__))
+
+    def brief(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        if filename.startswith((own, "<frozen ")) or filename == sys.argv[0]:
+            return f"{options.parser.prog}: warning: {typed(options, str(message))}\n"
+        return shown(message, category, filename, lineno, line)
+
+    warnings.formatwarning = brief
+    try:
+        yield
+    finally:
+        warnings.formatwarning = shown
 
 
 def parser(name: str = "dtypeguard") -> _Parser:
@@ -219,6 +239,7 @@ def _audit_options(audit: argparse.ArgumentParser) -> None:
     add = audit.add_argument
     add(
         "--select",
+        dest="rules",
         type=_list,
         action="extend",
         metavar="RULES",
@@ -282,8 +303,8 @@ def _compare_options(parser: argparse.ArgumentParser) -> None:
     low.add_argument("--region", metavar="DTYPE", help="the dtype of an autocast region: bfloat16, float16")
     says = "a format of operands, as nvfp4 or mxfp8; with commas several, of which each layer gets one"
     low.add_argument("--format", type=_list, metavar="FORMATS", help=says)
-    says = "find what must stay in float32 for this error; with --format, the format of each layer"
-    add("--keep", type=float, metavar="ERROR", help=says)
+    says = "find what must stay in float32 for this error, as 0.01 or 1%%; with --format, the format of each layer"
+    add("--keep", type=share, metavar="ERROR", help=says)
     add("--bits", type=float, help="with --format: find the best formats with so many bits a weight on average")
     add("--attention", action="store_true", help="with --format: round the products of attention, too")
     says = "a function of the output, or of output and batch: compare the loss; with --format, its gradients, too"
@@ -292,9 +313,9 @@ def _compare_options(parser: argparse.ArgumentParser) -> None:
     add("--recipe", nargs=2, action="append", default=[], metavar=("TOOL", "PATH"), help=says)
     add(
         "--max-error",
-        type=float,
+        type=share,
         metavar="ERROR",
-        help="status 1 if the error is larger; with --keep, that with the modules in float32",
+        help="status 1 if the error is larger than this, as 0.05 or 5%%; with --keep, that with the modules in float32",
     )
     add("--json", metavar="PATH", help="write the result as JSON")
     add("--html", metavar="PATH", help="write the result as an HTML page")
@@ -318,6 +339,7 @@ def _dryrun_options(dry: argparse.ArgumentParser) -> None:
     add("--dtype", dest="dtypes", type=_list, metavar="DTYPES", help=says)
     says = "the dtypes of autocast regions, with commas; none for no region (default: %(default)s)"
     add("--region", type=_list, metavar="DTYPES", default="none,float16,bfloat16", help=says)
+    add("--device", help="whose kernels are asked: cpu, cuda, ... (default: the GPU if there is one)")
     says = "status 1 unless the model runs in these dtypes, with inputs of the same dtype: names, with commas"
     add("--require", type=_list, action="extend", metavar="DTYPES", default=[], help=says)
     add("--html", metavar="PATH", help="write the table as an HTML page")

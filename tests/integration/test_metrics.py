@@ -1,5 +1,6 @@
 """`watch.metrics()` and `watch.log()`: what the numbers are, with the real loggers, and over real ranks."""
 
+import gc
 import math
 import sys
 
@@ -66,6 +67,9 @@ def test_scale_and_skipped_steps(fused):
     assert found["dtypeguard/skipped"] == 1
     assert found["dtypeguard/scale"] == 512
     assert found["dtypeguard/unmoved"] == 0
+    del scaler
+    gc.collect()
+    assert handle.metrics() == found  # those of a scaler that is gone stay
 
 
 def test_without_the_option_nothing_is_measured_and_repairs_are_counted():

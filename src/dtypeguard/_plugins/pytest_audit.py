@@ -248,8 +248,7 @@ def _baseline(config: pytest.Config) -> Path | None:
 def _remember(config: pytest.Config, watch: _Watch) -> None:
     from dtypeguard._show.report.baseline import rows_of
 
-    bad = [row for row in watch.report.to_dict()["findings"] if row["severity"] != "info"]
-    _merge(config, rows_of(bad, _baseline(config) or ""))
+    _merge(config, rows_of(watch.report.findings, _baseline(config) or ""))
 
 
 def _merge(config: pytest.Config, rows: Iterable[Iterable[str]]) -> None:

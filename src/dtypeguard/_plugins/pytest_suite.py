@@ -196,6 +196,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     from dtypeguard._show.report.text import Style, paragraphs
 
     report = suite.merged.report()
+    report._tests, report._least = len(suite.merged.names), suite.fail_on
     bad = [finding for finding in report.findings if finding.severity != "info"]
     mere = counted(causes_of(finding for finding in report.findings if finding.severity == "info"))
     shown = causes_of(report.findings if config.get_verbosity() > 0 else bad)

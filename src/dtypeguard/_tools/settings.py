@@ -23,7 +23,17 @@ from typing import Any
 from .._core.base import pyproject
 
 PATH = "PATH"  # the metavar of what is a path
-_NUMBERS: dict[Any, str] = {float: "a number", int: "a whole number"}
+
+
+def share(text: str) -> float:
+    """A part of a whole: `0.01`, or `1%`."""
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is neither a number nor a percentage, as 1%") from None
+
+
+_NUMBERS: dict[Any, str] = {float: "a number", int: "a whole number", share: "a number, or a percentage as `1%`"}
 
 
 class _Told(list[Any]):
@@ -39,13 +49,18 @@ def commands_of(parser: ArgumentParser) -> Mapping[str, ArgumentParser]:
     return found.choices
 
 
-def keys(parser: ArgumentParser) -> dict[str, Action]:
-    """The options of a command by their keys in pyproject.toml: `--fail-on` is `fail-on`, `--no-casts` is `casts`."""
+def keys(parser: ArgumentParser, every: bool = False) -> dict[str, Action]:
+    """The options of a command by their keys in pyproject.toml: `--fail-on` is `fail-on`, `--no-casts` is `casts`.
+
+    Args:
+        parser: of the command.
+        every: those too that stand in [tool.dtypeguard], for all commands.
+    """
     found = {}
     for action in parser._actions:
         name = next((name[2:] for name in action.option_strings if name.startswith("--")), "")
         name = name.removeprefix("no-") if _is_off(action) else name
-        if name and name not in pyproject.KEYS and argparse.SUPPRESS not in (action.help, action.default):
+        if name and (every or name not in pyproject.KEYS) and argparse.SUPPRESS not in (action.help, action.default):
             found[name] = action
     return found
 
@@ -138,19 +153,21 @@ def typed(options: Namespace, text: str) -> str:
     """What a function says of an argument, as the command has it: `dtype='int9' is no dtype` is of `--dtype int9`.
 
     What a function of the user's makes is not what was typed. `keep(bits=6)` is `--bits 6`, `keep(error=0.1)` is
-    `--keep 0.1`, and `pass values=True` is `pass --values`.
+    `--keep 0.1`, `to_recipe('torchao')` is `--recipe torchao`, and `pass values=True` is `pass --values`. What stands
+    behind `[tool.dtypeguard]` is of the file.
     """
-    known = {key: action for key, action in keys(options.parser).items() if ":" not in str(action.metavar)}
+    known = {key: action for key, action in keys(options.parser, True).items() if ":" not in str(action.metavar)}
     for key, action in known.items():
         if action.nargs == 0:
             text = text.replace(f"pass {action.dest}={action.const!r}", f"pass {action.option_strings[-1]}")
             continue
         called = rf"\b\w+\({action.dest}=(?:'([^']+)'|([^(),]+))\)"
-        said = rf"(?<![\w.(-]){action.dest}=(?:'([^']+)'|([\w.']+))"
+        said = rf"(?<![\w.(-])(?<!\] ){action.dest}=(?:'([^']+)'|([\w.']+))"
         for written in (called, said):
             text = re.sub(written, rf"--{key} \1\2", text)
     for key in known:
         text = re.sub(rf"\b{key}\(\w+=([^(),]+)\)", rf"--{key} \1", text)
+        text = re.sub(rf"\bto_{key}\('([^']+)'\)", rf"--{key} \1", text)
     return text
 
 

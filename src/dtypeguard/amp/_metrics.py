@@ -19,7 +19,6 @@ from torch import Tensor
 from .._core.base.dtypes import name_of
 from .._core.repair.records import CastRecord, mark, since
 from ._optimizer import WatchedOptimizer
-from ._scaler import scale_tensor
 from ._scaling import Scaling
 from ._tensors import sample
 
@@ -103,8 +102,8 @@ class Meters:
             return
         if len(self._points) >= _POINTS:
             self._points, self._stride = self._points[::2], 2 * self._stride
-        scaler = None if scaling is None or not scaling.enabled else scaling.scaler
-        scale = None if scaler is None else scale_tensor(scaler).detach().clone()
+        scale = None if scaling is None else scaling.held()
+        scale = None if scale is None else scale.detach().clone()
         self._points.append(Point(step, list(meter.measured.counts), scale))
 
     def history(self) -> list[tuple[int, list[int], float | None]]:
@@ -136,8 +135,8 @@ class Meters:
         """The numbers now, the counts of the histogram, and repairs by line."""
         measured = [self._meters[one].measured for one in optimizers if one in self._meters]
         bins = [count for one in measured for count in one.counts]
-        scaler = None if scaling is None or not scaling.enabled else scaling.scaler
-        scale = [] if scaler is None else [scale_tensor(scaler)]
+        held = None if scaling is None else scaling.held()
+        scale = [] if held is None else [held]
         values = _fetch([*bins, *self._fused.values(), *scale])
         updates, counts = _of_updates(values[: len(bins)])
         numbers = {"steps": float(optimizers[0].steps)} if optimizers else {}

@@ -22,7 +22,7 @@ from .._engine.watch.rule import Rule
 from .._engine.watch.sites import Site
 from ._marks import Additions, Mark
 from ._optimizer import PERIOD, SELDOM, WatchedOptimizer, due
-from ._scaler import scale_of, stage_of
+from ._scaler import scale_of, scale_tensor, stage_of
 from ._tensors import computed_in, local, spread, version_of
 
 _PICKED = 4  # gradients of one optimizer whose versions are compared
@@ -86,6 +86,7 @@ class Scaling:
         self.inside = False  # in the backward of a scaled loss
         self._depth = 0  # in `scaler.step`
         self._losses = self.updates = 0
+        self._held: Tensor | None = None  # its scale, which it changes in place
         self.start = self.last = scale_of(scaler)  # at first, and when it was last looked at
         self.graphs = False  # a loss with a graph was scaled
         self.blind = False  # some scaled losses cannot be followed into their backward
@@ -125,6 +126,13 @@ class Scaling:
     @property
     def scaler(self) -> GradScaler | None:
         return self._scaler()
+
+    def held(self) -> Tensor | None:
+        """The scale as it lies on the device; that of a forgotten scaler too, but of none that is switched off."""
+        scaler = self._scaler()
+        if scaler is None:
+            return self._held
+        return scale_tensor(scaler) if scaler.is_enabled() else None
 
     def watches(self, scaler: Any) -> bool:
         return self._scaler() is scaler
@@ -263,6 +271,7 @@ class Scaling:
         finally:
             self._depth -= 1
         if driven is not None and enabled:
+            self._held = self.held()
             driven.stepped()
             self._count(driven, optimizer, silent=driven.watched.steps == before)
         return result

@@ -51,6 +51,8 @@ class Rule:
         guesses: whether it tells from the code what becomes of values; an audit that follows values knows better.
         follows: ids of rules whose faults do what it tells; it is listed behind the others, and one edit mends both.
         at_birth: whether the line to edit is the one where the dtype was born, not the one that is named.
+        converts: whether `from_dtype` and `to_dtype` are a conversion that the program made; else the second is one
+            that the values fit in, or that was wanted.
         safe: the edits that change no right result, by the names of moves (`_tools.fix`), the best first.
         unsafe: those that change numbers or memory on purpose.
     """
@@ -65,6 +67,7 @@ class Rule:
     sources: tuple[str, ...]
     guesses: bool = False
     at_birth: bool = False
+    converts: bool = True
     follows: tuple[str, ...] = ()
     safe: tuple[str, ...] = ()
     unsafe: tuple[str, ...] = ()

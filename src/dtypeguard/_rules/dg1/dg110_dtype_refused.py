@@ -21,6 +21,7 @@ RULE = Rule(
     why="PyTorch's message names neither the argument nor where its dtype comes from.",
     safe=("float32_at_birth", "cast_operands", "cast_to_narrow"),
     unsafe=("out_of_place", "floats_at_birth", "convert_model"),
+    converts=False,
     sources=(
         "https://github.com/pytorch/pytorch/issues/105243",
         "https://github.com/pytorch/pytorch/issues/102922",

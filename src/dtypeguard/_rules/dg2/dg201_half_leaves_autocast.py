@@ -12,6 +12,7 @@ RULE = Rule(
     fix="`.float()` on what leaves the region, or let the region reach this line",
     why="What autocast computes stays in half when the region ends. Outside, nothing is cast any more.",
     safe=("cast_operands",),
+    converts=False,
     sources=(
         "https://docs.pytorch.org/docs/stable/amp.html#autocasting",
         "https://github.com/shawntan/scattermoe/issues/17",

@@ -20,6 +20,7 @@ RULE = Rule(
         "float32_at_birth",
         "cast_operands",
     ),
+    converts=False,
     sources=(
         "https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference",
         "https://github.com/open-mmlab/mmdetection3d/issues/1842",

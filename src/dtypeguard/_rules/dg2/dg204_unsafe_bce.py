@@ -15,6 +15,7 @@ RULE = Rule(
         "refuses `binary_cross_entropy` on a GPU."
     ),
     unsafe=("float32_island",),
+    converts=False,
     sources=(
         "https://docs.pytorch.org/docs/stable/amp.html#prefer-binary-cross-entropy-with-logits-over-binary-cross-entropy",
     ),

@@ -17,6 +17,7 @@ RULE = Rule(
         "`.half()` it does not."
     ),
     safe=("fill_of_dtype",),
+    converts=False,
     sources=("https://github.com/huggingface/transformers/issues/17306",),
 )
 

@@ -26,6 +26,7 @@ RULE = Rule(
         "each operation."
     ),
     unsafe=("float32_parameters",),
+    converts=False,
     sources=(
         "https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling",
         "https://github.com/haotian-liu/LLaVA/issues/363",

@@ -63,6 +63,7 @@ RULE = Rule(
         "value for ever."
     ),
     unsafe=("widen_origins",),
+    converts=False,
     sources=("https://github.com/d8ahazard/sd_dreambooth_extension/issues/1417",),
 )
 

@@ -21,6 +21,7 @@ RULE = Rule(
     ),
     at_birth=True,
     unsafe=("norms_in_float32",),
+    converts=False,
     sources=("https://github.com/pytorch/pytorch/issues/102922",),
 )
 

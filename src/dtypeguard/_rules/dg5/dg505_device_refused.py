@@ -15,6 +15,7 @@ RULE = Rule(
         "that `.to()` does not reach, stays on the CPU."
     ),
     safe=("same_device",),
+    converts=False,
     sources=("https://github.com/pytorch/pytorch/issues/10658",),
 )
 

@@ -16,6 +16,7 @@ RULE = Rule(
     says="{names}: {found}, where the other parameters of {module} are {expected}",
     fix="convert what was added like the model, `.to(torch.{expected})`, or cast what passes between them",
     why="A layer that is added to a converted model (an adapter, a head, a cache) has the default dtype.",
+    converts=False,
     sources=("https://github.com/huggingface/accelerate/issues/3620",),
 )
 

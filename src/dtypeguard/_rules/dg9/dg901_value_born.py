@@ -31,6 +31,7 @@ RULE = Rule(
     ),
     at_birth=True,
     unsafe=("stable_form", "layer_in_float32", "widen_operands", "retype_inside", "widen_origins"),
+    converts=False,
     sources=(
         "https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html#extremal-values",
         "https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling",

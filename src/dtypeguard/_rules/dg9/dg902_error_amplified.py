@@ -24,6 +24,7 @@ RULE = Rule(
         "the program are wrong for that reason."
     ),
     unsafe=("stable_form", "widen_rounding", "retype_inside", "widen_behind", "widen_origins", "widen_operands"),
+    converts=False,
     sources=("https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html",),
 )  # fmt: skip
 

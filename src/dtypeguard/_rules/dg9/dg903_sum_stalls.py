@@ -24,6 +24,7 @@ RULE = Rule(
         "the spacing of most values: an adapter that is merged into bfloat16 weights, `1 + weight` with a small weight."
     ),
     unsafe=("retype_inside", "widen_origins", "widen_operands"),
+    converts=False,
     sources=(
         "https://github.com/Lightning-AI/pytorch-lightning/issues/18620",
         "https://github.com/huggingface/peft/issues/1388",

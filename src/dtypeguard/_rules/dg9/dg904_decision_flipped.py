@@ -29,6 +29,7 @@ RULE = Rule(
         "It needs an audit with `values=True`."
     ),
     unsafe=("whole_division", "near_equal", "widen_rounding", "retype_inside", "widen_behind", "widen_origins"),
+    converts=False,
     sources=("https://github.com/NVIDIA/TensorRT-LLM/issues/3847",),
 )  # fmt: skip
 

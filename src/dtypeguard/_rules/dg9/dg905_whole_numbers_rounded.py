@@ -23,6 +23,7 @@ RULE = Rule(
         "compares with a wider dtype, so it does not matter how the numbers came to be."
     ),
     unsafe=("retype_inside", "widen_sum", "widen_origins"),
+    converts=False,
     sources=("https://github.com/huggingface/transformers/issues/28685",),
 )  # fmt: skip
 

@@ -150,14 +150,25 @@ def _mends(group: list[Cause], cause: Cause) -> bool:
     return any(other.rule in RULES[cause.rule].follows for other in group)
 
 
-def verdict(changes: list[Change], causes: Iterable[Cause] = ()) -> str:
-    """`FAIL: 11 warnings, 3 lines to change; 2 info`, or `Clean`."""
+def verdict(changes: list[Change], causes: Iterable[Cause] = (), least: str = Severity.WARNING.value) -> str:
+    """`FAIL: 11 warnings, 3 lines to change; 2 info`, or `Clean`.
+
+    Args:
+        changes: of the causes.
+        causes: all that was found.
+        least: the lowest severity that fails, which mere information may be.
+    """
     mere = counted(cause for cause in causes if cause.severity == Severity.INFO.value)
     rest = f"; {mere}" if mere else ""
     if not changes:
-        return f"Clean{rest}"
+        return f"FAIL: {mere}" if mere and least == Severity.INFO.value else f"Clean{rest}"
     found = counted(cause for change in changes for cause in change.causes)
     return f"FAIL: {found}, {number(len(changes), 'line')} to change{rest}"
+
+
+def tone(said: str) -> str:
+    """How a verdict is coloured: where nothing was looked at it is neither good nor bad."""
+    return "error" if said.startswith("FAIL") else "good" if said.startswith("Clean") else "info"
 
 
 def counted(causes: Iterable[Cause]) -> str:

@@ -7,7 +7,7 @@ from ..._core.base.dtypes import name_of
 from ..._engine.watch.rule import RULES, Severity
 from ..fragment import badge, folded, joined, link, plain, table, where
 from ..text import human, number
-from .causes import Cause, Change
+from .causes import Cause, Change, tone
 from .text import Style, cause_lines
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def _cause(cause: Cause, opened: bool) -> "Markup":
 def verdict_parts(verdict: str, changes: Sequence[Change]) -> tuple["Markup", "Markup | None"]:
     """The verdict, and the lines to change where there are several."""
     rows = [(change.place, change.fix, change.removes) for change in changes] if len(changes) > 1 else []
-    head = badge(verdict, "error" if changes else "good")
+    head = badge(verdict, tone(verdict))
     return head, table("", ("line", "what to write", "removes"), ((where(p), f, r) for p, f, r in rows), "line")
 
 

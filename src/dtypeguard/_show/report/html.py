@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..._core.base.dtypes import BY_NAME, TABLE, DtypeInfo, Kind
 from ..._core.base.frames import shown
+from ..._engine.watch.rule import RULES
 from ..chips import chip, class_styles, rank
 from ..document import document, markup
 from ..fragment import drawn
-from ..text import human, limit
+from ..text import human, limit, number
+from .causes import tone
 from .course import course_of
 from .flow import flow_of
 from .ranges import picture_of, range_of
@@ -33,7 +35,8 @@ def render(data: dict[str, Any]) -> str:
     """The page of a report, from `AuditReport.to_dict()`."""
     filters: dict[str, Callable[..., Any]] = {
         "chip": functools.cache(chip), "human": human, "steps": _steps, "shape": _shape, "tip": _tip, "kinds": _kinds,
-        "marked": _marked, "elsewhere": _elsewhere, "shown": shown, "course": lambda found: drawn(course_of(found)),
+        "marked": _marked, "elsewhere": _elsewhere, "shown": shown, "tone": tone,
+        "course": lambda found: drawn(course_of(found)),
     }  # fmt: skip
     depths = "".join(f".d{depth}{{--d:{depth}}}\n" for depth in range(_DEEPEST + 1))
     return document(_PAGE, {"data": data, **_view(data)}, filters, class_styles() + depths)
@@ -48,8 +51,11 @@ def _view(data: dict[str, Any]) -> dict[str, Any]:
     findings = sorted(data["findings"], key=lambda found: SEVERITIES.index(found["severity"]))
     numbers = {ranks[id(found)]: place for place, found in enumerate(findings)}
     casts = sorted(data["casts"], key=lambda cast: (-cast["bytes"], -cast["count"], cast["site"] or ""))
-    findings = [found | {"id": f"f{row}", "docs": _link(found["docs"])} for row, found in enumerate(findings)]
-    casts = [cast | {"id": f"c{row}"} for row, cast in enumerate(casts)]
+    findings = [
+        found | {"id": f"f{row}", "docs": _link(found["docs"]), "flow": _flow(found)}
+        for row, found in enumerate(findings)
+    ]
+    casts = [cast | {"id": f"c{row}", "flow": (cast["from_dtype"], cast["to_dtype"])} for row, cast in enumerate(casts)]
     nodes, outside = _tree(data["modules"], findings, casts)
     causes = [
         _cause(cause, place, [findings[numbers[n]] for n in cause["findings"]])
@@ -67,9 +73,26 @@ def _view(data: dict[str, Any]) -> dict[str, Any]:
         "rules": _rules(data["rules"], findings),
         "legend": _legend(data),
         "severities": [(name, data["severities"].get(name, 0)) for name in SEVERITIES],
+        "totals": [(name, sum(cause["severity"] == name for cause in causes)) for name in SEVERITIES],
+        "tests": _tests(data),
         "module_ids": {node["path"]: node["id"] for node in nodes},
         "fold": _CLOSED_FROM,
     }
+
+
+def _flow(found: dict[str, Any]) -> tuple[str | None, str | None]:
+    """The dtypes of a finding: two where the program converts the one to the other."""
+    was, became, rule = found["from_dtype"], found["to_dtype"], RULES.get(found["rule"])
+    converted = was != became and (rule is None or rule.converts)
+    return (was, became) if was is None or converted else (was, None)
+
+
+def _tests(data: dict[str, Any]) -> str | None:
+    """`12 of 340 tests`: those in which something was found that is more than mere information; None for a program."""
+    if data.get("tests") is None:
+        return None
+    bad = {test for found in data["findings"] if found["severity"] != "info" for test in found["seen_in"]}
+    return f"{len(bad):,} of {number(data['tests'], 'test')}"
 
 
 def _cause(cause: dict[str, Any], place: int, members: list[dict[str, Any]]) -> dict[str, Any]:

@@ -19,25 +19,27 @@ class Merged:
 
     def __init__(self) -> None:
         self.names: list[str] = []
-        self._findings, self._operations = Findings(Selection()), 0
+        self._findings, self._operations, self._seconds = Findings(Selection()), 0, 0.0
 
     def add(self, name: str, report: AuditReport, findings: Iterable[Finding], casts: bool = True) -> None:
         """Add these findings of a report; its casts, too, or not."""
         self.names.append(name)
         ended = report._recorder
         self._operations += ended.operations
+        self._seconds += report.seconds
         self._findings.merge(findings, ended.findings.casts() if casts else (), name)
 
     def packed(self) -> bytes:
         """For `unpack`, of the same version of dtypeguard."""
         casts = [(cast, (site.file, site.line, site.function)) for cast, site in self._findings.casts()]
-        return pickle.dumps((self._findings.rows(), casts, self.names, self._operations))
+        return pickle.dumps((self._findings.rows(), casts, self.names, self._operations, self._seconds))
 
     def unpack(self, data: bytes) -> None:
         """Add what another process packed."""
-        findings, casts, names, operations = pickle.loads(data)
+        findings, casts, names, operations, seconds = pickle.loads(data)
         self.names += names
         self._operations += operations
+        self._seconds += seconds
         self._findings.merge(findings, [(cast, site_at(*place)) for cast, place in casts])
 
     def report(self, every: Iterable[str] = ()) -> AuditReport:
@@ -47,5 +49,5 @@ class Merged:
             if whole and whole <= set(finding.seen_in):
                 finding.seen_in = ()
         report = AuditReport(Ended(self._findings, self._operations))
-        report._modules = []
+        report._modules, report.seconds = [], self._seconds
         return report

@@ -27,7 +27,7 @@ from ..result import Drawn, plain
 from ..svg import Bars
 from ..text import number
 from .baseline import load, save
-from .causes import Cause, causes_of, changes_of, counted, verdict
+from .causes import Cause, Change, causes_of, changes_of, counted, verdict
 from .cell import casts_table, findings_parts, verdict_parts
 from .edits import Edit, write_edits
 from .findings import Report
@@ -100,6 +100,8 @@ class AuditReport(Drawn, Generic[R]):
         self._unproven = unproven
         self._edits: list[Edit] | None = None
         self._proven = True  # whether what was fixed has been run
+        self._least = Severity.WARNING.value  # the lowest severity that fails
+        self._tests: int | None = None  # of a suite, whose modules and casts are not kept
         self._began = time.perf_counter()
         self.began: float = time.time()
         self.date: str = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
@@ -303,11 +305,12 @@ class AuditReport(Drawn, Generic[R]):
             "program": self.program,
             "command": self.command,
             "date": self.date,
-            "verdict": verdict(changes, causes),
+            "verdict": self._verdict(changes, causes),
             "error": self.error,
             "stopped": self.stopped,
             "seconds": round(self.seconds, 3),
             "operations": self._recorder.operations,
+            "tests": self._tests,
             "values": self.values,
             "ranges": self.ranges.data(),
             "edits": [
@@ -350,7 +353,7 @@ class AuditReport(Drawn, Generic[R]):
     def _cell(self) -> tuple[Any, ...]:
         causes = causes_of(self.findings)
         changes = changes_of(causes)
-        said, table = verdict_parts(verdict(changes, causes), changes)
+        said, table = verdict_parts(self._verdict(changes, causes), changes)
         title = joined(self.program or "audit", "still running" if self._recorder.running else said)
         return findings_parts(title, causes, table, casts_table(self.casts), *self._shadowed(Style(1000)))
 
@@ -376,11 +379,20 @@ class AuditReport(Drawn, Generic[R]):
         what = counted(causes).replace(" and ", ", ") or self._nothing(hidden or fixed)
         rest = f"; {counted(fixed)} {'fixed' if self._proven else 'edited, which nobody has run'}" if fixed else ""
         rest += f"; {counted(hidden)} not shown" if hidden else ""
+        about = cast_count(self.casts) if self._tests is None else number(self._tests, "test")
         so_far = " so far, it is still running" if self._recorder.running else ""
         ended = "" if self.stopped is None else f"; the program was ended after {number(self.stopped, 'step')}"
-        return f"audit report: {what}{rest}; {cast_count(self.casts)}{ended}{so_far}"
+        return f"audit report: {what}{rest}; {about}{ended}{so_far}"
+
+    def _verdict(self, changes: list[Change], causes: Sequence[Cause]) -> str:
+        if not causes and not self._recorder.operations:
+            return self._nothing(())
+        return verdict(changes, causes, self._least)
 
     def _nothing(self, others: Sequence[Any]) -> str:
+        if not others and not self._recorder.operations:
+            early = self.error is not None
+            return "the program ended before any operation of PyTorch" if early else "no operation of PyTorch was seen"
         more = "nothing more found" if self._proven else "nothing else found"
         return more if others else "nothing found"
 
@@ -395,7 +407,8 @@ class AuditReport(Drawn, Generic[R]):
         )
         changes = changes_of(causes)
         over = not self._recorder.running
-        lines = [*verdict_lines(verdict(changes, causes), changes, style), ""] if causes and over else []
+        said = self._verdict(changes, causes)
+        lines = [*verdict_lines(said, changes, style), ""] if causes and over else []
         lines += [*paragraphs(causes, style), ""] if causes else [self._nothing(hidden or fixed), ""]
         if casts and (table := [*cast_lines(self.casts, style)]):
             lines += [*table, ""]

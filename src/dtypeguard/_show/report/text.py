@@ -17,7 +17,7 @@ from ..._engine.watch.findings import Cast
 from ..._engine.watch.rule import Severity
 from ..._engine.watch.spots import Spot
 from ..text import human, number
-from .causes import Cause, Change, where
+from .causes import Cause, Change, tone, where
 
 _WIDEST, _NARROWEST = 110, 40
 _LINES = 4  # of the program, for one cause
@@ -68,7 +68,7 @@ class Style:
 
 def verdict_lines(words: str, changes: Sequence[Change], style: Style) -> Iterator[str]:
     """The verdict, and the table of lines to change where there are several."""
-    yield style.paint(words, "error" if changes else "help")
+    yield style.paint(words, "error" if tone(words) == "error" else "help")
     if len(changes) < 2:
         return
     shown = changes[:_CHANGES]

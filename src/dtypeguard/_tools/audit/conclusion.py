@@ -42,24 +42,27 @@ def conclude(
     """Print and write what was asked for, and give the exit status."""
     least = "warning" if options.fail_on == "never" else options.fail_on
     findings = report.findings
-    bad = [finding for finding in findings if reaches(finding.severity, least)]
-    new = bad if baseline is None else baseline.new(bad)
+    unknown = list(findings) if baseline is None else baseline.new(findings)
+    known = [finding for finding in findings if finding not in unknown]
+    new = [finding for finding in unknown if reaches(finding.severity, least)]
     accepted = options.fail_on == "never" or (options.write_baseline and baseline is None)
-    shown = [f for f in (findings if baseline is None else new) if reaches(f.severity, options.severity)]
+    shown = [finding for finding in unknown if reaches(finding.severity, options.severity)]
     cut = mending is not None and mending.status == INTERRUPTED != status
     if mending is not None and mending.status is not None:
         status = mending.status
     if mending is not None and options.fix:  # what stays is told
-        left = [*mending.left, *(finding for finding in new if not reaches(finding.severity, "warning"))]
-        bad = new = [finding for finding in left if reaches(finding.severity, least)]
-        shown = [finding for finding in left if reaches(finding.severity, options.severity)]
+        unknown = [*mending.left, *(finding for finding in unknown if not reaches(finding.severity, "warning"))]
+        new = [finding for finding in unknown if reaches(finding.severity, least)]
+        told = unknown if least == "info" else mending.left  # edits move the lines of mere information
+        shown = [finding for finding in told if reaches(finding.severity, options.severity)]
+    staying = [*known, *unknown]
     ended = status or int(bool(new) and not accepted)
     quiet = options.quiet and not ended
-    known = counted(causes_of(finding for finding in bad if finding not in new))
-    reason = "the search for edits was interrupted" if cut else _reason(report, status, new, least, options, known)
+    old = counted(causes_of(finding for finding in known if reaches(finding.severity, least)))
+    reason = "the search for edits was interrupted" if cut else _reason(report, status, new, least, options, old)
     to_file = options.output not in (None, STDOUT)
     edits = [] if mending is None else [*mending.edits, *mending.written]
-    report._proven = options.prove
+    report._proven, report._least = options.prove, least
     mended = {_place(finding) for edit in ([] if mending is None else mending.written) for finding in edit.findings}
     fixed = [finding for finding in findings if _place(finding) in mended]  # a line may have several of one rule
     text = _format_report(report, shown, options, None if to_file else out, edits, fixed)
@@ -71,8 +74,9 @@ def conclude(
             if path is not None:
                 keep(path)
         if options.write_baseline:
-            save(bad, options.write_baseline)
-            notes.append(f"{counted(causes_of(bad)) or 'nothing'} known from now on in {short(options.write_baseline)}")
+            save(staying, options.write_baseline)
+            count = counted(causes_of(staying)) or "nothing"
+            notes.append(f"{count} known from now on in {short(options.write_baseline)}")
         if to_file:
             write(options.output, text + "\n" * bool(text))
             text = ""
@@ -132,7 +136,7 @@ def _next(
     if options.format != "text":
         return
     if not changes:
-        if not status and report.values is None and not report.findings:
+        if not status and report.values is None and not report.findings and report._recorder.operations:
             yield "next: --values looks at what dtypes do to the values"
     elif options.write_baseline:
         yield f"next: run with --baseline {short(options.write_baseline)}, which reports only what is new"

@@ -69,16 +69,13 @@ def _recipe(options: argparse.Namespace, tool: str, path: str) -> tuple[str, str
     """A tool, and the path of its recipe, tried before anything runs."""
     if options.keep is None and options.bits is None:
         raise Usage("--recipe needs a choice to write: add --keep ERROR or --bits BITS")
-    try:
-        if check_tool(tool) == "modelopt":
-            raise Usage(
-                "--recipe modelopt: its configuration has integers for keys, which JSON has not: call "
-                "`kept.to_recipe('modelopt')` in Python"
-            )
-        # whether the tool takes them together
-        recipe(tool, {f"{n}": to for n, to in enumerate(options.format or ())}, ())
-    except ValueError as error:
-        raise Usage(str(error).replace(f"to_recipe({tool!r})", f"--recipe {tool}")) from error
+    if check_tool(tool) == "modelopt":
+        raise Usage(
+            "--recipe modelopt: its configuration has integers for keys, which JSON has not: call "
+            "`kept.to_recipe(tool='modelopt')` in Python"
+        )
+    # whether the tool takes them together
+    recipe(tool, {f"{n}": to for n, to in enumerate(options.format or ())}, ())
     return tool, writable(path)
 
 

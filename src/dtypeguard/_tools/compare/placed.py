@@ -155,10 +155,11 @@ class Placed(Drawn):
         ['_data', '_type', '_version']
         """
         linear = {name: title for name, title in self.formats.items() if name not in self.others}
+        made = recipe(tool, linear, (*self.names, *self.others))
         if self.others:
             told = ", ".join(f"{name} ({kind})" for name, kind in self.others.items())
             warn_at(caller(), DtypeGuardWarning(f"to_recipe({tool!r}) leaves out what is no nn.Linear: {told}"))
-        return recipe(tool, linear, (*self.names, *self.others))
+        return made
 
     def told(self, modules: Iterable[str]) -> Iterator[str]:
         """What was chosen, in lines."""

@@ -22,9 +22,9 @@ class Births:
 
     def lines(self, recorder: Recorder) -> tuple[str, ...]:
         """These, and where the program casts, or operands promote each other."""
-        rows = [cast for cast, _ in recorder.findings.casts() if cast.kind in ("explicit", "promotion")]
-        for cast in rows:
+        rows = [(cast, site) for cast, site in recorder.findings.casts() if cast.kind in ("explicit", "promotion")]
+        for cast, site in rows:
             if cast.to_dtype is not self._usual and cast.to_dtype.is_floating_point:
-                text = f"{cast.op} of {name_of(cast.from_dtype)} at {cast.site}: {name_of(cast.to_dtype)}"
-                self._found[text] = None
+                what = site.expression or f"{cast.op} of {name_of(cast.from_dtype)}"  # without the program's source
+                self._found[f"{what} at {cast.site}: {name_of(cast.to_dtype)}"] = None
         return tuple(self._found)

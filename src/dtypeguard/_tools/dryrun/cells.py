@@ -49,6 +49,7 @@ class DryrunCell(Result):
         repairs: what a guard would cast, where it is 'repaired'.
         modules: by path, the floating dtypes of what the operations of the module itself give.
         births: where floating dtypes are born inside that the parameters do not have: the line, and the dtype.
+        title (str): the combination of dtypes, as text.
     """
 
     kind: ClassVar[str] = "dryrun cell"
@@ -65,6 +66,15 @@ class DryrunCell(Result):
     births: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        came = ", ".join(map(name_of, self.outputs))
+        parts = [f"{self.title}: {self.status}{came and f', outputs {came}'}"]
+        parts += [f"  {line}" for line in (self.error or "").splitlines()]
+        parts += [f"  a guard casts {text}" for text in self.repairs]
+        return "\n".join(parts)
+
+    @property
+    def title(self) -> str:
+        """The combination of dtypes, as text."""
         region = "no autocast" if self.region is None else f"autocast {name_of(self.region)}"
         return f"parameters {dtype_title(self.parameters)}, inputs {dtype_title(self.inputs)}, {region}"
 
@@ -72,7 +82,7 @@ class DryrunCell(Result):
         return vars(self)
 
     def _heading(self) -> str:
-        return str(self)
+        return self.title
 
     def _cell(self) -> tuple[Any, ...]:
         from .page import parts_of_cell

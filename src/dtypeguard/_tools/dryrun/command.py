@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
         raise Usage(str(error)) from error
     model, batch = made_by(options.model), None if options.batch is None else made_by(options.batch)
     try:
-        table = tabled(model, batch, options.dtypes, regions)
+        table = tabled(model, batch, options.dtypes, regions, options.device)
     except Undrawn as error:
         raise Usage(
             f"a batch is missing: write --batch package.module:function, which returns {error.needed}; none can be "

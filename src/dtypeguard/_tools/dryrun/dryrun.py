@@ -104,7 +104,7 @@ def tabled(model: nn.Module, batch: Any, dtypes: Any = None, region: Any = REGIO
             if cell is first and error is not None:
                 if batch is None and inputs.tensors():
                     raise Undrawn(root, f"the model does not take what was drawn: {error}") from error
-                error.add_note(f"dtypeguard.dryrun, {cell}")
+                error.add_note(f"dtypeguard.dryrun, {cell.title}")
                 raise error
             let_go(error)
     return DryrunTable(type(root).__name__, place, cells)
@@ -187,7 +187,7 @@ def _as_device(device: torch.device | str | None) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     place = device_of(device)
     if place.type == "meta":
-        raise ValueError("device: there are no kernels on meta; leave it out, or write device='cpu'")
+        raise ValueError(f"device={device!r}: there are no kernels on meta; leave it out, or write device='cpu'")
     try:
         return torch.empty(0, device=place).device
     except (RuntimeError, AssertionError) as error:

@@ -19,7 +19,7 @@ def matrix_of(found: Any, outputs: Callable[[Any], str]) -> Matrix:
             dtype_title(cell.parameters),
             "" if single or cell.region is None else f"autocast {dtype_title(cell.region)}",
         )
-        drawn = Cell(_COLOURS[cell.status], cell.status, outputs(cell), f"{cell}: {cell.status}")
+        drawn = Cell(_COLOURS[cell.status], cell.status, outputs(cell), f"{cell.title}: {cell.status}")
         rows.setdefault(key, []).append(drawn)
     there = {cell.status for cell in found}
     keys = [(colour, status) for status, colour in _COLOURS.items() if status in there]
@@ -48,7 +48,7 @@ def parts_of(found: Any, statuses: Mapping[Any, str]) -> tuple[Any, ...]:
 def parts_of_cell(cell: Any) -> tuple[Any, ...]:
     """What shows one combination of dtypes."""
     return (
-        str(cell),
+        cell.title,
         facts(_status(cell)),
         None if cell.error is None else plain(cell.error),
         listed(f"a guard casts {text}" for text in cell.repairs),

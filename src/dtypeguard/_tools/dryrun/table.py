@@ -78,7 +78,7 @@ class DryrunTable(Drawn):
         floating = any(cell.inputs is not None for cell in self.cells)
         cell = self[parameters, (parameters if inputs is None else inputs) if floating else None, region]
         if cell.status != "runs":
-            rows = {"cell": f"{cell}, on {self.device}", "cast": "; ".join(cell.repairs)}
+            rows = {"cell": f"{cell.title}, on {self.device}", "cast": "; ".join(cell.repairs)}
             title = f"{self.module} does not run ({cell.status}): {cell.error}"
             raise AssertionError(render(title, ((key, text) for key, text in rows.items() if text)))
 
