@@ -56,7 +56,9 @@ def report_shape(
     method: str | None = None,
 ) -> None:
     """Record that the axes are others; `method` is what would mend it, if that is known."""
-    fix = () if method is None else ("", method)
+    # Sizes that fit once axes are swapped are no proof that they are: ten rows of two are not two of ten classes.
+    swaps = method is not None and method.startswith((".transpose", ".permute"))
+    fix = () if method is None else ("if the axes are swapped: " if swaps else "", method)
     report(call, path, ShapeError, value, actual, spec.hint, reason, spec.hint, fix=fix, code=of.id)
 
 
