@@ -59,7 +59,13 @@ def annotated(text):
 DIMS = """a,b c# *a... ##b **b __ #_ *3 _3 ?3 *n+1 _n+1 ?n+1 n+ (n""".split()
 DIMS_OF_A_CALL = """?n *?n m+1 n-{k} {x.shape[9]} n//0""".split()
 HINTS = [F32, torch.int64, Float32, Float, torch.ones(2), 3, b"n", [Tensor], (Tensor, int), {}, list[3]]
-HINTS += ["Float32[Tensor", "Float32[Tensor, 'a,b']", "list['Float32[Tensor, \"##b\"]']"]
+HINTS += [
+    "float32",
+    "Float32[Tensor, '-1']",
+    "Float32[Tensor",
+    "Float32[Tensor, 'a,b']",
+    "list['Float32[Tensor, \"##b\"]']",
+]
 for dims in [*DIMS, "... *n", "... ..."]:
     CASES[f"axes: {dims}"] = ("strict", lambda dims=dims: enforce(annotated(f'Float32[Tensor, "{dims}"]')))
 for dims in DIMS_OF_A_CALL:
