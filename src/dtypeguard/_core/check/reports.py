@@ -42,7 +42,7 @@ def report(
     if path[0] in call.contract.mutates and error in (DtypeError, DeviceError):  # a copy would be written to in vain
         fix = (f"create `{written(path)}` {'in' if error is DtypeError else 'on'} {plain(expected)}",)
     facts = (error, written(path), value, actual, expected, reason, hint, like, fix, repairable)
-    call.violations.append(Violation(*facts, code or str(error.code), path))
+    call.violations.append(Violation(*facts, code or str(error.code), path, returned=call.leaving))
 
 
 def report_shape(
