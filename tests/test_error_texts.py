@@ -516,3 +516,14 @@ def test_a_shape_error_says_what_gives_the_axes_that_are_asked_for(function, sha
     assert told.value.fix == fix
     if fix is not None:
         function(eval(fix.rpartition(": ")[2], {"x": x}))
+
+
+@pytest.mark.parametrize("tool", ["guard", "describe", "dryrun", "manifest", "compare", "diff"])
+def test_a_function_that_makes_a_model_is_to_be_called(tool):
+    def make():
+        return Net()
+
+    others = {"compare": [torch.ones(1, 2)], "diff": [Net(), torch.ones(1, 2)]}
+    with pytest.raises(TypeError) as told:
+        getattr(dtypeguard, tool)(make, *others.get(tool, []))
+    assert str(told.value) == f"{tool} takes a model, not the function make: if it makes one, pass make()"
