@@ -22,8 +22,10 @@ def annotation_of(family: str, array_type: Any, parts: list[str]) -> Any:
 
 
 def _unparsable(hint: Any) -> bool:
-    """Whether an axis expression is no Python, which jaxtyping finds out only if it comes to evaluate it."""
+    """Whether an axis is less than nothing, or no Python, which jaxtyping finds out only if it comes to evaluate it."""
     for dim in hint.dims:
+        if getattr(dim, "size", 0) < 0:
+            return True
         text = getattr(dim, "elem", None)
         if isinstance(text, str) and not any(c in text for c in "{}'\\"):
             try:

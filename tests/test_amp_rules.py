@@ -16,7 +16,6 @@ from amp_programs import (
     ALL,
     AT,
     FOUR,
-    GRADIENTS,
     Bug,
     Careful,
     HiddenMasters,
@@ -327,6 +326,20 @@ def each_layer(model, scaler, step):
     nn.utils.clip_grad_norm_(model.head.parameters(), 0.5)
 
 
+def five():
+    """Of its ten gradients the values of four are compared at first: none is of the layer in the middle."""
+    return nn.Sequential(*[nn.Linear(3, 3) for _ in range(5)])
+
+
+def clip_part(*layers):
+    """One clip of some layers' gradients."""
+
+    def clip(model, scaler=None, step=0):
+        nn.utils.clip_grad_norm_([parameter for n in layers for parameter in model[n].parameters()], 0.03)
+
+    return clip
+
+
 def write(change):
     """`change(gradient, step)` in place on every gradient."""
 
@@ -343,9 +356,10 @@ def one_clip_for_two(step, a, b, oa, ob, scaler):
     finish(scaler, oa, ob)
 
 
-def clipped(how, bound, scale=65536.0):
-    says = f"{GRADIENTS} were clipped to {how} while still multiplied by the scale {scale:g}: after unscaling the bound"
-    return f"{says} is {bound / scale:.3g}", "scaler.step(optimizer)", ALL
+def clipped(how, bound, scale=65536.0, names=ALL):
+    says = f"clipped to {how} while still multiplied by the scale {scale:g}: after unscaling the bound"
+    listed = ", ".join(f"`{name}`" for name in names[:3]) + (" and 1 more" if len(names) > 3 else "")
+    return f"gradients of {listed} were {says} is {bound / scale:.3g}", "scaler.step(optimizer)", tuple(names)
 
 
 # ---------------------------------------------------------------- what an optimizer holds
@@ -602,7 +616,19 @@ BUGS = {
         program(train, spoil=clip_value(1.0), optimizer=FUSED), *clipped("values between -1 and 1", 1.0)
     ),
     "DG309: to a third": Bug(program(train, spoil=clip_norm(1 / 3)), *clipped("norm 0.333", 1 / 3), late=True),
-    "DG309: each layer by itself": Bug(program(train, spoil=each_layer), *clipped("norm 1", 1.0), late=True),
+    "DG309: each layer by itself": Bug(
+        program(train, spoil=each_layer), *clipped("norm 1", 1.0, names=ALL[:2]), late=True
+    ),
+    "DG309: one layer of five": Bug(
+        program(train, model=five, spoil=clip_part(2)),
+        *clipped("norm 0.03", 0.03, names=("2.weight", "2.bias")),
+        late=True,
+    ),
+    "DG309: two layers of five": Bug(
+        program(train, model=five, spoil=clip_part(0, 2)),
+        *clipped("norm 0.03", 0.03, names=("0.weight", "0.bias", "2.weight", "2.bias")),
+        late=True,
+    ),
     "DG309: in a loop of the user's": Bug(program(train, spoil=user_clip), *clipped("norm 2.5", 2.5)),
     "DG309: in a loop through `.data`": Bug(program(train, spoil=user_clip_through_data), *clipped("norm 1", 1.0)),
     "DG309: from the 71st step": Bug(
@@ -761,6 +787,10 @@ HEALTHY = {
     ),
     "DG309: divided by a number of tokens": program(
         train, spoil=write(lambda gradient, step: gradient.div_(3000 + 517 * (step % 11)))
+    ),
+    "DG309: a part is clipped after unscale_": program(train, model=five, unscale=True, clip=clip_part(0, 2)),
+    "DG309: a part is divided by a number of tokens": program(
+        train, model=five, spoil=lambda model, scaler, step: [p.grad.div_(3000 + step) for p in model[2].parameters()]
     ),
     "DG309: sharpness-aware": program(one, iteration=sharpness_aware),
     "DG309: noise added": program(train, spoil=write(lambda gradient, step: gradient.add_(torch.randn_like(gradient)))),

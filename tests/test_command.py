@@ -255,7 +255,7 @@ def test_a_script_that_cannot_be_read(command, write, monkeypatch):
 
     monkeypatch.setattr("dtypeguard._tools.audit.command.io.open_code", open_code)
     status, _, err = command("audit", write("app.py", GOOD))
-    assert (status, reason(err)) == (2, "cannot read app.py: Permission denied")
+    assert (status, reason(err)) == (2, "cannot read app.py: permission denied")
 
 
 # --- verdicts

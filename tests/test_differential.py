@@ -52,7 +52,7 @@ def test_our_parser_reads_what_jaxtyping_reads(dim_str):
     else:
         assert ours == theirs
         return
-    assert "no Python expression" in fault  # jaxtyping finds out only when it evaluates
+    assert "no Python expression" in fault or "less than nothing" in fault  # jaxtyping finds out only at a call
 
 
 def test_a_spec_is_made_once_for_equal_annotations():

@@ -59,7 +59,13 @@ def annotated(text):
 DIMS = """a,b c# *a... ##b **b __ #_ *3 _3 ?3 *n+1 _n+1 ?n+1 n+ (n""".split()
 DIMS_OF_A_CALL = """?n *?n m+1 n-{k} {x.shape[9]} n//0""".split()
 HINTS = [F32, torch.int64, Float32, Float, torch.ones(2), 3, b"n", [Tensor], (Tensor, int), {}, list[3]]
-HINTS += ["Float32[Tensor", "Float32[Tensor, 'a,b']", "list['Float32[Tensor, \"##b\"]']"]
+HINTS += [
+    "float32",
+    "Float32[Tensor, '-1']",
+    "Float32[Tensor",
+    "Float32[Tensor, 'a,b']",
+    "list['Float32[Tensor, \"##b\"]']",
+]
 for dims in [*DIMS, "... *n", "... ..."]:
     CASES[f"axes: {dims}"] = ("strict", lambda dims=dims: enforce(annotated(f'Float32[Tensor, "{dims}"]')))
 for dims in DIMS_OF_A_CALL:
@@ -493,11 +499,11 @@ def images(x: Float32[Tensor, "b 3 h w"]):
 
 SHAPES = [
     (rows, (4,), "x.unsqueeze(0)"),
-    (rows, (4, 3), "x.transpose(-1, -2)"),
+    (rows, (4, 3), "if the axes are swapped: x.transpose(-1, -2)"),
     (rows, (3, 4, 1), "x.squeeze(2)"),
     (rows, (3, 2, 2), "x.flatten(1)"),
     (rows, (3, 5), None),
-    (images, (2, 8, 8, 3), "x.permute(0, 3, 1, 2)"),
+    (images, (2, 8, 8, 3), "if the axes are swapped: x.permute(0, 3, 1, 2)"),
     (images, (3, 8, 8), "x.unsqueeze(0)"),
 ]
 
@@ -509,4 +515,15 @@ def test_a_shape_error_says_what_gives_the_axes_that_are_asked_for(function, sha
         function(x)
     assert told.value.fix == fix
     if fix is not None:
-        function(eval(fix, {"x": x}))
+        function(eval(fix.rpartition(": ")[2], {"x": x}))
+
+
+@pytest.mark.parametrize("tool", ["guard", "describe", "dryrun", "manifest", "compare", "diff"])
+def test_a_function_that_makes_a_model_is_to_be_called(tool):
+    def make():
+        return Net()
+
+    others = {"compare": [torch.ones(1, 2)], "diff": [Net(), torch.ones(1, 2)]}
+    with pytest.raises(TypeError) as told:
+        getattr(dtypeguard, tool)(make, *others.get(tool, []))
+    assert str(told.value) == f"{tool} takes a model, not the function make: if it makes one, pass make()"

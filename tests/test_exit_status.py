@@ -27,6 +27,7 @@ def other(): torch.manual_seed(1); return nn.Linear(4, 2)
 def both(): return half(), batch().bfloat16()
 def refuses(): return Refuses(4, 2)
 def batch(): return torch.linspace(-1, 1, 12).view(3, 4)
+def pair(): return batch(), batch()
 def halved(): return batch().bfloat16()
 def three(): return 3
 def stopped(): raise KeyboardInterrupt
@@ -89,7 +90,10 @@ CASES = [
     ("diff made:model made:model --batch made:batch", 0, None),
     ("diff made:model made:model --bacth made:batch", 2, "unrecognized arguments: --bacth (did you mean '--batch'?)"),
     ("diff made:model made:other --batch made:batch", 1, "another function"),
+    ("describe made:model --batch made:pair", 2, "describe: Linear.forward(input: torch.Tensor) -> torch.Tensor does "
+     "not take this batch: too many positional arguments"),
     ("diff made:model --batch made:batch", 2, "diff compares two programs: name two, or one and --against PATH"),
+    ("diff made:model --batch made:batch --against gone.st", 2, "cannot read gone.st: no such file or directory"),
     ("manifest --check dtypes.lock made:model", 0, None),
     ("manifest --check dtypes.lock made:half", 1, "made:half differs from dtypes.lock"),
     ("manifest --check gone.lock made:half", 2, "cannot read gone.lock: no such file or directory"),

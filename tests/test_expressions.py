@@ -168,7 +168,7 @@ def test_a_result_is_named_by_what_it_is():
 
     with dtypeguard.mode("strict"), pytest.raises(dtypeguard.DtypeError) as caught:
         double(good + 1)
-    assert (caught.value.expression, caught.value.fix) == (None, "result.to(torch.float32)")
+    assert (caught.value.expression, caught.value.fix) == (None, "return (...).to(torch.float32)")
 
 
 def test_what_mends_one_value_is_chained():

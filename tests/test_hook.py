@@ -320,6 +320,7 @@ FILES = {
     "market_in___init__": "from .stall import sell\nfrom . import deep\nfrom jaxtyping import Float32\n",
     "market_in_stall": HEAD + "def sell(x: Row) -> Row: return x\n",
     "market_in_deep": HEAD + "from .stall import sell as again\ndef dig(x: Row) -> Row: return again(x)\n",
+    "other": "",
     "marketing": HEAD + "def sell(x: Row) -> Row: return x\n",
 }
 
@@ -378,16 +379,20 @@ def test_what_is_imported_already_is_named(write):
     )
 
 
-def test_a_name_that_nothing_has_is_named_at_the_end():
-    with (
-        pytest.warns(
-            DtypeGuardWarning, match="no module of 'marcet' was imported while the hook was installed"
-        ) as said,
-        install_import_hook("marcet"),
-    ):
+def test_a_name_that_nothing_has_is_named_at_once():
+    with pytest.warns(DtypeGuardWarning, match="there is no package 'marcet', 'marcet.stall' to be") as said:
+        install_import_hook(["marcet", "marcet.stall"]).uninstall()
+    assert [warning.filename for warning in said] == [__file__]
+
+
+def test_a_package_that_is_not_imported_is_named_at_the_end(write):
+    write(**FILES)
+    text = "no module of 'market' was imported while the hook was installed"
+    with pytest.warns(DtypeGuardWarning, match=text) as said, install_import_hook("market"):
         pass
+    assert "market" not in sys.modules
     assert said[0].filename == __file__
-    with pytest.raises(KeyError), install_import_hook("marcet"):  # the error is what counts
+    with pytest.raises(KeyError), install_import_hook("market"):  # the error is what counts
         raise KeyError
 
 

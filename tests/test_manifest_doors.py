@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import gc
+import pathlib
 import pickle
 import subprocess
 import sys
@@ -311,6 +312,21 @@ def test_the_command_writes_and_checks(command, tmp_path):
     assert status == 1
     assert "float16" in (tmp_path / "page.html").read_text()
     assert '"expected": "float32"' in (tmp_path / "data.json").read_text()
+
+
+MISSING = {
+    "guard: cannot read state='gone.st'": lambda: dtypeguard.guard(nn.Linear(2, 2), state="gone.st"),
+    "manifest: cannot read model='gone.st'": lambda: dtypeguard.manifest(pathlib.Path("gone.st")),
+    "manifest.load: cannot read path='gone.st'": lambda: dtypeguard.manifest.load("gone.st"),
+    "diff: cannot read a='gone.st'": lambda: dtypeguard.diff("gone.st", nn.Linear(2, 2), torch.ones(1, 2)),
+}
+
+
+@pytest.mark.parametrize("said", MISSING)
+def test_a_file_that_is_not_there_is_told_in_one_way(said):
+    with pytest.raises(FileNotFoundError) as told:
+        MISSING[said]()
+    assert str(told.value) == f"{said}: no such file or directory"
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def anchored(pred: Float[Tensor, "b"], target: Float[Tensor, "b"]):
 def message_of(kind, mode, call):
     with dtypeguard.mode(mode), pytest.raises(kind) as caught:
         call()
-    return re.sub(r":\d+, in ", ":LINE, in ", str(caught.value)), caught.value
+    return re.sub(r"\.py:\d+", ".py:LINE", str(caught.value)), caught.value
 
 
 def _golden():

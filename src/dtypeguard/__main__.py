@@ -332,7 +332,7 @@ def _describe_options(parser: argparse.ArgumentParser) -> None:
 
 def _dryrun_options(dry: argparse.ArgumentParser) -> None:
     add = dry.add_argument
-    add("model", metavar="package.module:make_model", help="a function that returns the model; or its class")
+    add("model", metavar="package.module:make_model", help="a function that returns the model")
     says = "a function that returns a tensor, a tuple of positional or a dict of keyword arguments"
     add("--batch", metavar="package.module:make_batch", help=f"{says} (default: drawn from annotations)")
     says = "the dtypes of parameters and inputs, with commas"

@@ -128,10 +128,10 @@ def _project_mode(config: pytest.Config) -> str:
 
 
 def _hook(packages: list[str]) -> "ImportHook":
-    from dtypeguard import install_import_hook
+    from dtypeguard._core.doors.hook import installed
 
     try:
-        return install_import_hook(packages)
+        return installed(packages, now=False)  # a conftest may have them found
     except (ValueError, Warning) as error:  # a warning, if warnings are errors
         raise pytest.UsageError(f"--dtypeguard-packages: {error}") from None
 

@@ -152,6 +152,21 @@ def read_as(batch: Any) -> str:
     return ""
 
 
+def inputs_of(tool: str, root: nn.Module, batch: Any) -> Inputs:
+    """A batch as the arguments of a model's forward.
+
+    Raises:
+        TypeError: it is no batch, or the forward does not take it.
+    """
+    signature, (args, kwargs) = inspect.signature(root.forward), call_of(batch)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        told = f"{type(root).__name__}.forward{signature} does not take this batch: {error}{read_as(batch)}"
+        raise TypeError(f"{tool}: {told}") from None
+    return Inputs(signature, args, kwargs)
+
+
 def leaf(tensor: Tensor) -> Tensor:
     """The caller's tensor without its history, which could not be copied."""
     return tensor.detach().requires_grad_(tensor.requires_grad)

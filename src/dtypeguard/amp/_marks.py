@@ -12,11 +12,16 @@ from ._tensors import sample, version_of
 class Mark:
     """A gradient as the scaled backward left it."""
 
-    def __init__(self, parameter: Tensor, gradient: Tensor) -> None:
-        values = sample(gradient)
+    def __init__(self, parameter: Tensor, gradient: Tensor, valued: bool = True) -> None:
+        """Only `valued`, which makes a copy, has values: what becomes of others is known by their versions."""
+        values = sample(gradient) if valued else None
         self.values = None if values is None else values.clone()
         self._parameter, self._gradient = weakref.ref(parameter), weakref.ref(gradient)
         self._version = version_of(gradient)
+
+    @property
+    def parameter(self) -> Tensor | None:
+        return self._parameter()
 
     def now(self) -> Tensor | None:
         """The gradient, if it was written to or replaced; its values show what `.data` hides from its version."""

@@ -25,7 +25,7 @@ from ._optimizer import PERIOD, SELDOM, WatchedOptimizer, due
 from ._scaler import scale_of, scale_tensor, stage_of
 from ._tensors import computed_in, local, spread, version_of
 
-_PICKED = 4  # gradients of one optimizer whose versions are compared
+_PICKED = 4  # gradients of one optimizer whose values are compared, until one was written to
 _TURNS = 8  # looks until every parameter was listened to
 _JUDGED = 20  # how often gradients that were written to are looked at in full
 
@@ -221,8 +221,11 @@ class Scaling:
     def backward_ended(self) -> None:
         self.inside = False
         for driven in self.driven:
-            pairs = spread(driven.watched.gradients(), _PICKED)
-            driven.marks = [Mark(parameter, gradient) for parameter, gradient in pairs]
+            pairs = driven.watched.gradients()
+            picked = pairs if driven.suspect or self.follows else spread(pairs, _PICKED)
+            valued = {id(parameter) for parameter, _ in picked}
+            pairs = pairs if driven.now else picked  # a part of them may be clipped, with none that was picked
+            driven.marks = [Mark(*pair, valued=id(pair[0]) in valued) for pair in pairs]
             if driven.now:
                 driven.additions.expect(pairs, driven.losses)
 

@@ -104,7 +104,7 @@ def contract_of(annotation: Any, function: str) -> Contract:
     try:
         spec = read_annotation(function, "value", annotation, tensors, local)
     except NameError as error:
-        raise unknown_name(f"{function}: the annotation names what does not exist: {error}") from error
+        raise unknown_name(f"{function}: the annotation", error) from error
     for tensor in tensors_in(spec):
         if any("{" in dim.text for dim in tensor.dims):
             raise AnnotationError(f"{function}: {tensor.hint} asks for arguments of its function: use inputs_for(fn)")

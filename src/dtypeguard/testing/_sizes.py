@@ -258,8 +258,6 @@ class Sizes:
 
 def _as_whole(size: Any, dim: Dim) -> int:
     """What an expression gave, as the size of an axis; the checker asks only that they are equal."""
-    if dim.kind is DimKind.FIXED and size < 0:
-        raise AnnotationError(f"axis `{dim.text}` is less than nothing: no tensor has it")
     with contextlib.suppress(TypeError, ValueError, OverflowError):
         if size == int(size) and size >= 0:
             return int(size)

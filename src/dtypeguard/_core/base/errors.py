@@ -207,6 +207,17 @@ class Violation:
     code: str = ""  # of the mistake
     path: tuple[Any, ...] = ()  # of the argument
     expression: Expression | None = None  # what the caller wrote for it
+    returned: bool = False  # it is a result, or in one
+
+
+_RETURNED = Expression("...", "(...)")  # a result has no name in the program
+
+
+def _at_return(v: Violation) -> tuple[str, ...]:
+    """What to write for a result: in the `return`."""
+    first, *rest = v.fix
+    returns = "return " if v.argument == "result" else f"for `{v.argument}` return "
+    return (f"{first}{returns}" if first.endswith(" ") else f"{returns}{first}", *rest) if rest else v.fix
 
 
 def fix_of(violations: Iterable[Violation]) -> str | None:
@@ -216,9 +227,9 @@ def fix_of(violations: Iterable[Violation]) -> str | None:
         if not v.fix:
             continue
         known, chains = fixes.get(v.argument, ("", False))
-        expression = v.expression or Expression(v.argument, v.argument)
+        expression = _RETURNED if v.returned else v.expression or Expression(v.argument, v.argument)
         closed = v.fix[0].endswith("(") and not v.fix[-1].startswith(".")
-        text = (expression.text if closed else expression.operand).join(v.fix)
+        text = (expression.text if closed else expression.operand).join(_at_return(v) if v.returned else v.fix)
         simple = not any(" " in part for part in v.fix)
         if chains and v.fix[0] == "" and len(v.fix) > 1:
             text = known.join(v.fix)
@@ -282,13 +293,13 @@ def shape_of(tensor: torch.Tensor) -> tuple[Any, ...]:
 def headline(v: Violation) -> str:
     verb = "is on " if isinstance(v.actual, torch.device) else "is " if isinstance(v.actual, torch.dtype) else ""
     subject = f"argument `{v.argument}`"
-    if v.argument.startswith("result"):
+    if v.returned:
         subject = "the result" if v.argument == "result" else f"`{v.argument}`"
     return f"{subject} {verb}{plain(v.actual)}, {v.reason}"
 
 
 def _lines_of_facts(v: Violation) -> Iterable[tuple[str, str]]:
-    yield ("result" if v.argument.startswith("result") else "argument", f"{v.argument} = {summary(v.value)}")
+    yield ("result" if v.returned else "argument", f"{v.argument} = {summary(v.value)}")
     if v.expression is not None:
         yield "passed as", v.expression.text
     like = "" if v.like is None else f"{plain(v.expected)} like {v.like[0]} ({summary(v.like[1])})"

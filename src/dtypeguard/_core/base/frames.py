@@ -1,6 +1,7 @@
 """The user's own line: which frames of the stack are dtypeguard's, torch's, or an installed package's."""
 
 import functools
+import inspect
 import linecache
 import os
 import re
@@ -220,6 +221,16 @@ def place(frame: FrameType | None) -> str | None:
     if frame is None:
         return None
     return f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}, in {frame.f_code.co_name}"
+
+
+def place_of(fn: Any) -> str | None:
+    """`net.py:12`: the line of a function's `def`, which its decorators may stand above."""
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    if code is None:
+        return None
+    lines = islice(linecache.getlines(code.co_filename), code.co_firstlineno - 1, None)
+    below = next((n for n, line in enumerate(lines) if f"def {code.co_name}" in line), 0)
+    return f"{shown(code.co_filename)}:{code.co_firstlineno + below}"
 
 
 def shown(file: str) -> str:

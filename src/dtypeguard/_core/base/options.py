@@ -3,7 +3,9 @@
 import difflib
 import functools
 import inspect
+import os
 import re
+import types
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
@@ -23,6 +25,7 @@ def explained(function: F, name: str = "") -> F:
 
     Raises:
         TypeError: as Python does.
+        OSError: an argument is the path of a file that cannot be read.
     """
     signature, name = inspect.signature(function), name or function.__name__
     switches = [p.name for p in signature.parameters.values() if p.annotation is bool]
@@ -38,6 +41,12 @@ def explained(function: F, name: str = "") -> F:
             for option in switches:
                 switch(option, kwargs.get(option, False))
             return function(*args, **kwargs)
+        except OSError as error:
+            hide_frames()
+            given = _path_in(signature.bind(*args, **kwargs).arguments, error.filename)
+            if given is None:
+                raise
+            raise type(error)(f"{name}: {unread(error, given)}") from None
         except BaseException:
             hide_frames()
             raise
@@ -48,6 +57,21 @@ def explained(function: F, name: str = "") -> F:
 def explained_as(name: str) -> Callable[[F], F]:
     """The same for a method by another name."""
     return lambda function: explained(function, name)
+
+
+def unread(error: BaseException, given: str = "") -> str:
+    """`cannot read nope.pt: no such file or directory`, where that is what happened; else what the error says."""
+    first = error.__context__ if isinstance(error.__context__, OSError) else error
+    if not isinstance(first, OSError) or first.filename is None:
+        return str(error)
+    name = f"{given}={first.filename!r}" if given else first.filename
+    return f"cannot read {name}: {(first.strerror or 'failed').lower()}"
+
+
+def _path_in(arguments: dict[str, Any], file: Any) -> str | None:
+    """The argument that is the path of a file."""
+    paths = {key: os.fspath(value) for key, value in arguments.items() if isinstance(value, str | os.PathLike)}
+    return next((key for key, path in paths.items() if path in (file, str(file))), None)
 
 
 def _wrong(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -77,15 +101,18 @@ def kind_of(value: Any) -> str:
     return "None" if value is None else indefinite(type(value).__name__)
 
 
-def refuse_class(tool: str, value: Any) -> None:
-    """A clear TypeError for a class of models, which is no model."""
+def refuse_maker(tool: str, value: Any) -> None:
+    """A clear TypeError for what makes models: a class of them, or a function that takes no arguments."""
     if isinstance(value, type):
         raise TypeError(f"{tool} takes a model, not the class {value.__name__}: pass {value.__name__}(...)")
+    if isinstance(value, types.FunctionType) and not inspect.signature(value).parameters:
+        made = "what it returns" if value.__name__ == "<lambda>" else f"{value.__name__}()"
+        raise TypeError(f"{tool} takes a model, not the function {value.__name__}: if it makes one, pass {made}")
 
 
 def refuse_no_module(tool: str, value: Any) -> None:
     """A clear TypeError for what is no module."""
-    refuse_class(tool, value)
+    refuse_maker(tool, value)
     if not isinstance(value, torch.nn.Module):
         raise TypeError(f"{tool} takes an nn.Module, not {kind_of(value)}")
 

@@ -38,8 +38,11 @@ def check_dims(spec: TensorSpec, value: Any, path: Path, call: CallState) -> Non
     try:
         fault = _fault(spec, shape, axes, variadics, call)
     except AnnotationError as error:
-        error.function, error.argument, error.code = call.contract.function, written(path), UNBOUND.id
-        call.faults.append((error, _causes(error, spec), not (call.earlier or call.violations)))
+        function, argument = call.contract.function, written(path)
+        whose = "the result" if argument == "result" else f"`{argument}`"
+        told = AnnotationError(f"{function}: in the annotation of {whose}, {error.args[0]}")
+        told.function, told.argument, told.code = function, argument, UNBOUND.id
+        call.faults.append((told, _causes(error, spec), not (call.earlier or call.violations)))
         return
     if fault is not None:
         report_shape(call, path, value, spec, *fault, method=_method_for(spec, shape, call))
@@ -163,10 +166,12 @@ def evaluate(dim: Dim, axes: dict[str, int], call: CallState) -> Any:
     except AnnotationError:
         raise
     except Exception as error:
-        reason = f"{error.name or error} is not bound yet" if isinstance(error, NameError) else repr(error)
-        raise AnnotationError(
-            f"axis `{dim.text}` cannot be computed: {reason}; it may use axes of arguments to its left only"
-        ) from error
+        reason, advice = repr(error), "it may use axes of arguments to its left only"
+        if isinstance(error, NameError):
+            reason = f"{error.name or error} is not bound yet"
+            if any(param.name == error.name for param in call.contract.params):
+                advice = f"if the argument `{error.name}` is meant, write {{{error.name}}}"
+        raise AnnotationError(f"axis `{dim.text}` cannot be computed: {reason}; {advice}") from error
 
 
 # How Python writes an integer: in each base, in a width, with a sign, as a float, as a truth value.

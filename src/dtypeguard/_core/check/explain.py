@@ -9,7 +9,7 @@ from ..base import private
 from ..base.codes import REFUSED, WRITTEN
 from ..base.dtypes import may_cast
 from ..base.errors import CastError, DeviceError, DtypeError, DtypeGuardError, Violation, headline, make_error, plain
-from ..base.frames import caller, place
+from ..base.frames import caller, place, place_of
 from ..contract.model import Path, argument_of
 from .expressions import Arguments
 from .names import keeps_digits
@@ -50,7 +50,7 @@ def lossy(
         infinite: whether it made a finite value infinite.
         whole: whether to look for whole numbers that it changed.
     """
-    name = plain(fresh.dtype)
+    name, when = plain(fresh.dtype), "" if call.leaving else " before the call"
     if infinite:
         out = " keep it out with skip_args," if call.contract.guarded else ""
         text = f"clamp it to torch.finfo({fresh.dtype}),{out} or use a wider dtype than {name}"
@@ -60,7 +60,7 @@ def lossy(
         out = f"keep it out with skip_args=[{argument_of(path)!r}]"
         if keeps_digits(path, fresh.dtype) and loses(source, fresh):
             why = f"digits of it are lost in {name}, and a loss compares with them: {out}"
-            return why, (f"{out}, or, where that is meant, write ", f".to({fresh.dtype}) before the call")
+            return why, (f"{out}, or, where that is meant, write ", f".to({fresh.dtype}){when}")
     odd = changed(source, fresh) if whole else None
     if odd is None:
         return None
@@ -71,7 +71,7 @@ def lossy(
     if torchs or "." in str(module_path(call)):  # inside of a model, where a module needs it
         out = "give the model numbers that stay what they are"
     why = f"{odd[0]} becomes {odd[1]} in {name}: {out}"
-    return why, (f"{out}, or, where that is meant, write ", f".to({fresh.dtype}) before the call")
+    return why, (f"{out}, or, where that is meant, write ", f".to({fresh.dtype}){when}")
 
 
 def _is_alike(value: Any, source: Tensor) -> bool:
@@ -129,6 +129,8 @@ def error_for(
     arguments = Arguments(call, frame)
     for violation in violations:
         violation.expression = arguments[violation.path]
+    if call.leaving and not contract.guarded:  # the mistake is in the function, not where it is called
+        more["defined at"] = place_of(contract.body) or ""
     path, site = module_path(call), place(caller(frame))
     with private.no_function():
         return make_error(kind, contract.function, violations, path, site, axes, instead, more, placed)

@@ -42,7 +42,7 @@ def report(
     if path[0] in call.contract.mutates and error in (DtypeError, DeviceError):  # a copy would be written to in vain
         fix = (f"create `{written(path)}` {'in' if error is DtypeError else 'on'} {plain(expected)}",)
     facts = (error, written(path), value, actual, expected, reason, hint, like, fix, repairable)
-    call.violations.append(Violation(*facts, code or str(error.code), path))
+    call.violations.append(Violation(*facts, code or str(error.code), path, returned=call.leaving))
 
 
 def report_shape(
@@ -56,7 +56,9 @@ def report_shape(
     method: str | None = None,
 ) -> None:
     """Record that the axes are others; `method` is what would mend it, if that is known."""
-    fix = () if method is None else ("", method)
+    # Sizes that fit once axes are swapped are no proof that they are: ten rows of two are not two of ten classes.
+    swaps = method is not None and method.startswith((".transpose", ".permute"))
+    fix = () if method is None else ("if the axes are swapped: " if swaps else "", method)
     report(call, path, ShapeError, value, actual, spec.hint, reason, spec.hint, fix=fix, code=of.id)
 
 

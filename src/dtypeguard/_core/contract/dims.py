@@ -48,7 +48,7 @@ def parse_dim(token: str) -> Dim:
 
     Raises:
         AnnotationError: where jaxtyping's own subscription raises ValueError, and for an expression
-            that is no Python, which jaxtyping notices only at a call.
+            that is no Python, or a negative size, which jaxtyping notices only at a call.
     """
     if "," in token and "(" not in token:
         raise _token_error(token, "has a comma: axes are separated by spaces")
@@ -86,6 +86,8 @@ def parse_dim(token: str) -> Dim:
         if flag in flags:
             what = "an expression" if fixed is None else "a fixed size"
             raise _token_error(token, f"is {what}, which cannot be {flag}")
+    if fixed is not None and fixed < 0:
+        raise _token_error(token, "is less than nothing: no tensor has it")
     if fixed is not None:
         return Dim(DimKind.FIXED, rest, size=fixed, broadcast=broadcast)
     names, function = _compile_axis(token, rest)

@@ -202,7 +202,7 @@ def spec_of(hint: Any, local: Names | None = None, _open: _Open | None = None) -
     if type(hint) is type(torch.LongTensor):  # the classes of torch.Tensor.type(): a dtype, on any device
         return _tensor_spec(torch.Tensor, (str(hint.dtype).rsplit(".", 1)[-1],), "...", hint.__name__)
     if isinstance(hint, torch.dtype | Tensor | _VALUES) or (isinstance(hint, type) and issubclass(hint, AbstractDtype)):
-        raise AnnotationError(_no_annotation(hint))
+        raise AnnotationError(no_annotation(hint))
     meant = _meaning(hint)
     if meant is not hint:
         return spec_of(meant, local, _open)
@@ -213,7 +213,7 @@ def spec_of(hint: Any, local: Names | None = None, _open: _Open | None = None) -
     return read(hint, local or {}, _open or {})
 
 
-def _no_annotation(hint: Any) -> str:
+def no_annotation(hint: Any) -> str:
     """The message for a family without brackets, and for a dtype, a tensor or another value in place of a hint."""
     if isinstance(hint, Tensor):
         return "a tensor is no annotation; the value comes first, the annotation second"

@@ -403,8 +403,7 @@ def _resolver(
         unknown = _read_annotations(contract, fn, options, {**(around or {}), **local})
         if unknown:
             error = next(reversed(unknown.values()))
-            text = f"{contract.function}: an annotation names what does not exist: {error}; {_advice(fn, error.name)}"
-            raise unknown_name(text) from error
+            raise unknown_name(f"{contract.function}: an annotation", error, _advice(fn, error.name)) from error
         return contract
 
     first_call.__dict__["fill"] = fill
@@ -496,4 +495,4 @@ def _spec_here(annotation: Any, name: str, frame: FrameType | None) -> Spec | No
     try:
         return read_annotation("check", name, annotation, check, local)
     except NameError as error:
-        raise unknown_name(f"check: the annotation of `{name}` names what does not exist: {error}") from error
+        raise unknown_name(f"check: the annotation of `{name}`", error) from error

@@ -7,12 +7,14 @@ without the loader. So the bytecode depends on the options, and has files of its
 """
 
 import ast
+import contextlib
 import copy
 import functools
 import sys
 import zipimport
 from collections.abc import Callable, Iterable
 from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import find_spec
 from types import FrameType, ModuleType
 from typing import Any, Literal
 
@@ -60,13 +62,24 @@ def install_import_hook(
         TypeError: if `packages` has something else than strings.
 
     Warns:
-        DtypeGuardWarning: if modules of the package are imported already, and at the end of the block if none was
-            imported in it.
+        DtypeGuardWarning: if there is no such package yet, or modules of it are imported already; and at the end of
+            the block if none was imported in it.
 
     >>> import dtypeguard
     >>> with dtypeguard.install_import_hook("colorsys"):  # your package
     ...     import colorsys
     """
+    return installed(packages, mode, casting)
+
+
+def installed(
+    packages: str | Iterable[str],
+    mode: ModeName | None = None,
+    casting: CastingName | None = None,
+    *,
+    now: bool = True,
+) -> "ImportHook":
+    """The same; `now` says whether packages must be there already."""
     names = several("packages", packages, str, "the name of a package such as 'mypackage', or several names")
     for name in names:
         if not all(part.isidentifier() for part in name.split(".")):
@@ -74,14 +87,23 @@ def install_import_hook(
     if not names:
         raise ValueError("packages is empty: name at least one package")
     read(mode=mode, casting=casting)
-    return ImportHook(names, mode, casting)
+    return ImportHook(names, mode, casting, now)
+
+
+def _is_there(name: str) -> bool:
+    """Whether the outermost package can be found; nothing is imported to see that."""
+    outermost = name.partition(".")[0]
+    with contextlib.suppress(ValueError):  # a module that was made by hand has no spec
+        return find_spec(outermost) is not None
+    return outermost in sys.modules
 
 
 class ImportHook:
     """What `install_import_hook` returns. `uninstall()`, or the end of a `with` block, removes the hook."""
 
-    def __init__(self, packages: tuple[str, ...], mode: str | None, casting: str | None) -> None:
+    def __init__(self, packages: tuple[str, ...], mode: str | None, casting: str | None, now: bool) -> None:
         self.packages = packages
+        self._absent: list[str] = []  # those that the user was told of
         self._finder = _Finder(packages, mode, casting)
         if mode == "off" or _config.OFF_AT_IMPORT:
             return
@@ -91,6 +113,10 @@ class ImportHook:
             more = f" (and {len(known) - 1} more modules)" * (len(known) > 1)
             text = f"install_import_hook: {known[0]}{more} is imported already, and stays unchecked"
             text += ": install the hook before the import"
+            warn_at(caller(), DtypeGuardWarning(text))
+        self._absent = [name for name in packages if not _is_there(name)] if now else []
+        if self._absent:
+            text = f"install_import_hook: there is no package {', '.join(map(repr, self._absent))} to be checked"
             warn_at(caller(), DtypeGuardWarning(text))
         sys.meta_path.insert(0, self._finder)
 
@@ -105,8 +131,9 @@ class ImportHook:
 
     def uninstall(self) -> None:
         """Remove the hook. Modules that were imported meanwhile stay enforced."""
-        if self._finder in sys.meta_path and self.missing():
-            names = ", ".join(map(repr, self.missing()))
+        missing = [name for name in self.missing() if name not in self._absent]
+        if self._finder in sys.meta_path and missing:
+            names = ", ".join(map(repr, missing))
             text = f"install_import_hook: no module of {names} was imported while the hook was installed"
             warn_at(caller(), DtypeGuardWarning(text))
         self.remove()

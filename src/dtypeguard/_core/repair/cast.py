@@ -195,7 +195,11 @@ def _verify(call: CallState, edit: Edit, fresh: Any, count: int, first: bool) ->
     loss = lossy(call, edit.path, source, fresh, infinite, look)
     if loss is not None:
         facts = (written(edit.path), source, source.dtype, fresh.dtype, f"and {loss[0]}", "")
-        raise error_for(call, [Violation(CastError, *facts, fix=loss[1], code=LOST.id, path=edit.path)], CastError)
+        raise error_for(
+            call,
+            [Violation(CastError, *facts, fix=loss[1], code=LOST.id, path=edit.path, returned=call.leaving)],
+            CastError,
+        )
     return error
 
 

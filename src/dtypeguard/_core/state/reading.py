@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..base.dtypes import name_of
 from ..base.errors import shape_of
 from ..base.modules import inside, tensors_of, unwrapped, walk
-from ..base.options import refuse_class
+from ..base.options import refuse_maker
 from .patterns import quoted
 
 SECTIONS = ("tensors", "gradients", "optimizer", "computes", "files")
@@ -80,7 +80,7 @@ def read(subject: Any, optimizer: Any = None, shapes: bool = False, devices: boo
     Raises:
         TypeError: for anything else.
     """
-    refuse_class("manifest", subject)
+    refuse_maker("manifest", subject)
     if not isinstance(subject, nn.Module | Mapping):
         raise TypeError(f"{type(subject).__name__} is neither a model nor a mapping of tensors, as a state_dict is")
     model = isinstance(subject, nn.Module)

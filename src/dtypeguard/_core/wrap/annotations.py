@@ -3,11 +3,13 @@
 from types import TracebackType
 from typing import Any, get_args
 
+import torch
+
 from ..base.codes import UNKNOWN
 from ..base.errors import AnnotationError
 from ..check.scope import closure_of
 from ..contract.hints import resolve_hint
-from ..contract.spec import Spec, spec_of
+from ..contract.spec import Spec, no_annotation, spec_of
 
 
 def read_annotation(function: str, argument: str, annotation: Any, fn: Any, local: dict[str, Any]) -> Spec | None:
@@ -15,11 +17,13 @@ def read_annotation(function: str, argument: str, annotation: Any, fn: Any, loca
         return spec_of(resolved(annotation, fn, local), local)
 
 
-def unknown_name(text: str) -> AnnotationError:
-    """The error where an annotation names what does not exist."""
-    error = AnnotationError(text)
-    error.code = UNKNOWN.id
-    return error
+def unknown_name(whose: str, error: NameError, advice: str = "") -> AnnotationError:
+    """The error where an annotation names what does not exist, with what to write instead."""
+    dtype = getattr(torch, error.name or "", None)
+    advice = no_annotation(dtype) if isinstance(dtype, torch.dtype) else advice
+    told = AnnotationError(f"{whose} names what does not exist: {error}{advice and f'; {advice}'}")
+    told.code = UNKNOWN.id
+    return told
 
 
 def resolved(annotation: Any, fn: Any, local: dict[str, Any]) -> Any:

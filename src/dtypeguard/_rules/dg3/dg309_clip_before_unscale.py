@@ -4,7 +4,7 @@ import itertools
 import sys
 from collections.abc import Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -59,14 +59,23 @@ def judge(driven: Driven, written: Written, op: str, scaling: Scaling) -> None:
         all_of = [gradient for other in scaling.driven for _, gradient in other.watched.gradients()]
         over = (mine, all_of, driven.watched.gradients_of_model(), [gradient for _, gradient in written])
         clips: Clips = driven.kept.setdefault(RULE.id, Clips())
-        how = clips.judge(written, over, scaling.scale, len(written) == len(driven.marks))
-        if how is not None:
-            _find(driven, scaling.scale, *how, op, site=driven.line)
+        clipped = clips.judge(written, over, scaling.scale, len(written) == len(driven.marks))
+        if clipped is not None:
+            _find(driven, scaling.scale, clipped, op, site=driven.line)
 
 
-def _find(driven: Driven, scale: float, how: str, bound: float, op: str, site: Site | None = None) -> None:
-    facts = {"how": how, "scale": scale, "bound": bound / scale}
-    parameters = [parameter for parameter, _ in driven.watched.gradients()]
+class Clipped(NamedTuple):
+    """How gradients were clipped, to which bound, and which ones."""
+
+    how: str
+    bound: float
+    gradients: Sequence[Tensor]
+
+
+def _find(driven: Driven, scale: float, clipped: Clipped, op: str, site: Site | None = None) -> None:
+    facts = {"how": clipped.how, "scale": scale, "bound": clipped.bound / scale}
+    ids = set(map(id, clipped.gradients))
+    parameters = [parameter for parameter, gradient in driven.watched.gradients() if not ids or id(gradient) in ids]
     driven.watched.add(RULE, facts, parameters, op=op, site=site)
 
 
@@ -98,23 +107,24 @@ def _was_clipped(scaling: Scaling, driven: Driven, parameter: Tensor, frame: Fra
         kinds = next((reached.kinds for reached in driven.reached if reached.parameter is parameter), None)
         sure = kinds is None and scaling.only(driven)
         if (kinds == {True} or sure) and any(mark.now() is not None for mark in driven.marks):
-            _find(driven, scaling.scale, *clipped, "clip_grad")
+            _find(driven, scaling.scale, clipped, "clip_grad")
             driven.marks = []
 
 
-def _clipping(frame: FrameType | None) -> tuple[str, float] | None:
+def _clipping(frame: FrameType | None) -> Clipped | None:
     """How torch's own functions clip, if they are at work."""
     for _ in range(_FRAMES):
         if frame is None:
             return None
         if frame.f_code.co_filename == clip_grad.__file__:
             values = frame.f_locals
+            gradients = values.get("grads", ())
             if "clip_value" in values:
                 bound = float(values["clip_value"])
-                return f"to values between -{bound:g} and {bound:g}", bound
+                return Clipped(f"to values between -{bound:g} and {bound:g}", bound, gradients)
             if "max_norm" in values:
                 bound = float(values["max_norm"])
-                return f"to norm {bound:g}", bound
+                return Clipped(f"to norm {bound:g}", bound, gradients)
         frame = frame.f_back
     return None
 
@@ -136,12 +146,12 @@ class Clips:
 
     def judge(
         self, written: Sequence[tuple[Mark, Tensor]], over: Sequence[Sequence[Tensor]], scale: float, all_of: bool
-    ) -> tuple[str, float] | None:
+    ) -> Clipped | None:
         """How gradients were clipped, and to which bound; None where they were changed in another way, or perhaps.
 
         Clipping writes to every gradient that it is given; `all_of` says whether all that were picked changed.
         """
-        kept = []
+        kept, all_written = [], [gradient for _, gradient in written]
         for mark, gradient in written:
             before, after = mark.values, sample(gradient)
             if before is not None and after is not None and before.shape == after.shape and before.any():
@@ -155,23 +165,24 @@ class Clips:
         if bound and torch.equal(new, old.clamp(-bound, bound)) and (new.abs() == bound).sum() > 1:
             whole = _factor(old, new)  # where all gradients are alike, a division by a number of tokens does the same
             if whole is None or (_round(bound) and not _is_count(1 / whole)):
-                return None if _round(bound / scale) else (f"to values between -{bound:g} and {bound:g}", bound)
+                how = f"to values between -{bound:g} and {bound:g}"
+                return None if _round(bound / scale) else Clipped(how, bound, all_written)
         factors = [_factor(before, after) for before, after, _ in kept]
         factor = factors[0]
         if factor is None or not 0 < factor < 1:
             return None
         alike = [g for f, (_, _, g) in zip(factors, kept, strict=True) if f and abs(f / factor - 1) < 1e-2]
         if len(alike) < len(kept):  # each layer by itself: these are of one
-            over = [alike]
+            over, all_written = [alike], alike
         self._judged += 1
         sure = all_of and self._judged <= _FIRST
-        found: tuple[str, float] | None = None
+        found: Clipped | None = None
         for (number, gradients), (order, kind) in itertools.product(enumerate(over), _ORDERS.items()):
             norm = norm_of(gradients, order)
             if self._bounds(number, order, norm, factor, sure):
                 if _round(norm / scale):  # the bound knows the scale; with gradients that stand still it is another one
                     return None
-                found = found or (f"to {kind} {norm:.3g}", norm)
+                found = found or Clipped(f"to {kind} {norm:.3g}", norm, all_written)
         return found
 
     def _bounds(self, number: int, order: float, norm: float, factor: float, sure: bool) -> bool:

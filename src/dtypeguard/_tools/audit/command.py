@@ -263,7 +263,7 @@ def _script(path: str, arguments: list[str]) -> Program:
         with io.open_code(file) as stream:
             source = stream.read()
     except OSError as error:
-        raise Usage(f"cannot read {path}: {error.strerror}") from error
+        raise Usage(f"cannot read {path}: {(error.strerror or 'failed').lower()}") from error
     _set_up(os.path.dirname(os.path.realpath(file)), [path, *arguments])
     loader = importlib.machinery.SourceFileLoader("__main__", file)
     return lambda: _execute(compile(source, file, "exec", dont_inherit=True), __file__=file, __loader__=loader)

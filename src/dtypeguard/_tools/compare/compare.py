@@ -12,7 +12,7 @@ from torch import nn
 from ..._core.base.dtypes import FLOATING, HALF, FloatName, dtype_of, name_of
 from ..._core.base.errors import CompareError, DeviceError
 from ..._core.base.modules import root_of
-from ..._core.base.options import explained, indefinite, kind_of, refuse_class
+from ..._core.base.options import explained, indefinite, kind_of, refuse_maker
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..audit.audit import audit
@@ -160,7 +160,7 @@ def _findings_of(subject: Subject, values: Any) -> list[Any]:
 def _subject(
     model: Any, batch: Any, dtype: Any, region: Any, formats: Any, loss: Any, attention: bool
 ) -> Subject:  # fmt: skip
-    refuse_class("compare", model)
+    refuse_maker("compare", model)
     if not isinstance(model, nn.Module):
         raise TypeError(f"compare: `model` is {kind_of(model)}: pass an nn.Module")
     given = {"dtype": dtype, "region": region, "format": formats}

@@ -7,12 +7,13 @@ from typing import Any
 
 from ..._core.base.config import mode
 from ..._core.base.errors import DtypeGuardError, DtypeGuardWarning
+from ..._core.base.modules import root_of
 from ..._core.base.usage import Failed, Usage
 from ..._core.doors.guard import is_held
 from ..._core.doors.guarded import guarded
 from ..audit.command import try_files, write_files
 from ..audit.factory import both_by
-from ..calls import call_of
+from ..calls import inputs_of
 from .describe import describe
 
 
@@ -26,13 +27,14 @@ def run(options: argparse.Namespace) -> int:
     try_files(options, "html", "json")
     model, batch = both_by(options.model, options.batch)
     try:
-        found, called = describe(model), None if batch is None else call_of(batch)
+        found = describe(model)
+        called = None if batch is None else inputs_of("describe", root_of(model), batch)
     except (TypeError, ValueError) as error:
         raise Usage(str(error)) from error
     print(found)
     write_files(options, found)
     if called is not None:
-        _call(model, *called)
+        _call(model, called.args, called.kwargs)
     return 0
 
 

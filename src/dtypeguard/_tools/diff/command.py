@@ -4,6 +4,7 @@ import argparse
 import os
 
 from ..._core.base.errors import CompareError
+from ..._core.base.options import unread
 from ..._core.base.usage import Failed, Usage
 from ..audit.command import try_files, write_files
 from ..audit.factory import found_by, made_by, path_or_made
@@ -41,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
         loss = None if options.loss is None else found_by(options.loss)
         found = diff(a, b, batch, loss=loss)
     except (CompareError, TypeError, ValueError, OSError) as error:
-        raise Usage(str(error)) from error
+        raise Usage(unread(error)) from error
     print(found)
     write_files(options, found)
     if found.verdict == "another function":

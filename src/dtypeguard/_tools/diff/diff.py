@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
-from ..._core.base.options import explained, kind_of, refuse_class
+from ..._core.base.options import explained, kind_of, refuse_maker
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..compare.batches import Batch, batch_of
@@ -65,7 +65,7 @@ def diff(a: Any, b: Any, /, batch: Any, *, names: Names = None, loss: Callable[.
     >>> b = copy.deepcopy(a)
     >>> b[1].eps = 1e-3
     >>> d = dtypeguard.diff(a, b, torch.randn(4, 8))
-    >>> d.verdict, d.where.name
+    >>> d.verdict, d.where and d.where.name
     ('another function', '1')
     """
     given, draws, own = batch_of(batch, "diff"), Draws(), _loss(loss)
@@ -258,7 +258,7 @@ def _loss(loss: Any) -> Loss | None:
 
 
 def _program(name: str, value: Any, tool: str = "diff") -> Any:
-    refuse_class(tool, value)
+    refuse_maker(tool, value)
     if not callable(value):
         other = ", or the path of a capture" * (tool == "diff")
         raise TypeError(f"{tool}: {name} is {kind_of(value)}: pass a model or a function{other}")

@@ -19,7 +19,7 @@ from ..._core.contract.anchor import anchor_of
 from ..._engine.watch.apart import apart
 from ..._engine.watch.mode import unheard
 from ..._engine.watch.unrecorded import unrecorded
-from ..calls import Inputs, aside, call_of, read_as
+from ..calls import Inputs, aside, inputs_of
 from .cells import DryrunCell, Runner
 from .table import DryrunTable
 from .twin import Original
@@ -149,16 +149,10 @@ class Undrawn(TypeError):
 
 def _inputs(root: nn.Module, batch: Any, tool: str = "dryrun") -> Inputs:
     """The batch; where there is none, one that is drawn from annotations."""
-    name, signature = type(root).__name__, inspect.signature(root.forward)
+    signature = inspect.signature(root.forward)
     if batch is None and signature.parameters:
         return _drawn(root, signature)
-    args, kwargs = ((), {}) if batch is None else call_of(batch)
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        told = f"{name}.forward{signature} does not take this batch: {error}{read_as(batch)}"
-        raise TypeError(f"{tool}: {told}") from None
-    return Inputs(signature, args, kwargs)
+    return inputs_of(tool, root, () if batch is None else batch)
 
 
 def _drawn(root: nn.Module, signature: inspect.Signature) -> Inputs:

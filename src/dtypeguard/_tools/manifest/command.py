@@ -3,6 +3,7 @@
 import argparse
 from typing import Any
 
+from ..._core.base.options import unread
 from ..._core.base.usage import Failed, Usage
 from ..audit.command import try_files, write_files
 from ..audit.factory import made_by, path_or_made
@@ -29,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         lock = manifest.load(options.check)
     except (OSError, ValueError) as error:
-        raise Usage(_error_text(error)) from error
+        raise Usage(unread(error).partition("\n")[0]) from error
     found = [_checked(lock, name, options) for name in options.subjects]
     differ = [name for name, diff in zip(options.subjects, found, strict=True) if diff]
     if differ:
@@ -46,7 +47,7 @@ def _write(options: argparse.Namespace, name: str) -> int:
         else:
             made.save(options.output)
     except (OSError, ValueError, TypeError, RuntimeError) as error:
-        raise Usage(_error_text(error)) from error
+        raise Usage(unread(error).partition("\n")[0]) from error
     write_files(options, made)
     return 0
 
@@ -56,13 +57,7 @@ def _checked(lock: Any, name: str, options: argparse.Namespace) -> StateDiff:
     try:
         found: StateDiff = lock.diff(subject, batch=batch)
     except (OSError, ValueError, TypeError, RuntimeError) as error:
-        raise Usage(_error_text(error)) from error
+        raise Usage(unread(error).partition("\n")[0]) from error
     print(found if subject == name else str(found).replace(type(subject).__name__, name, 1))
     write_files(options, found)
     return found
-
-
-def _error_text(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"cannot read {error.filename}: {(error.strerror or 'failed').lower()}"
-    return str(error).partition("\n")[0]

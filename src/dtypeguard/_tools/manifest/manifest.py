@@ -91,6 +91,7 @@ class Manifest(Result):
             hide_frames()
             raise state_error(found._found)
 
+    @explained_as("manifest.diff")
     def diff(self, other: Any, optimizer: Any = None, *, batch: Any = None) -> "StateDiff":
         """What differs between the manifest and a model, a checkpoint or another manifest.
 
@@ -225,6 +226,7 @@ class _Door:
             contents.title = os.path.basename(os.path.normpath(model))
         return Manifest(contents, reading)
 
+    @explained_as("manifest.load")
     def load(self, path: str | os.PathLike[str]) -> Manifest:
         """Read a manifest from a file.
 
