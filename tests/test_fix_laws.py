@@ -94,6 +94,12 @@ WRITTEN = {
         "print(net(torch.rand(2, 6, 16).bfloat16()).sum().item())",
         "        bias = torch.linspace(0, 1, x.shape[1], dtype=x.dtype)",
     ),
+    "totals that cancel": (
+        "torch.manual_seed(0)\ns1 = torch.zeros(())\ns2 = torch.zeros(())\n"
+        "for x in (101_325 + 4 * torch.randn(1500)).split(100):\n    s1 += x.sum()\n    s2 += (x * x).sum()\n"
+        "var = s2 / 1500 - (s1 / 1500) ** 2\nprint(f'{var.item():.3f}')",
+        "var = (s2 / 1500 - (s1 / 1500) ** 2).float()",
+    ),
     "a layer that overflows in half": (
         "class Layer(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.out = nn.Linear(4, 4, bias=False)\n        nn.init.constant_(self.out.weight, 100)\n\n"

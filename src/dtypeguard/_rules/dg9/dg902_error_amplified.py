@@ -23,7 +23,10 @@ RULE = Rule(
         "dtype, and compares. It reports a line where the error became at least 8 times as large, if the results of "
         "the program are wrong for that reason."
     ),
-    unsafe=("stable_form", "widen_rounding", "retype_inside", "widen_behind", "widen_origins", "widen_operands"),
+    unsafe=(
+        "stable_form", "widen_rounding", "retype_inside", "widen_behind", "widen_origins", "widen_operands",
+        "totals_in_float64",
+    ),
     converts=False,
     sources=("https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html",),
 )  # fmt: skip

@@ -19,6 +19,8 @@ from .code import (
     dtype_code,
     each_and_all,
     is_cast,
+    joined,
+    leaves,
     move,
     names_in,
     operands,
@@ -246,6 +248,23 @@ def stable_form(place: Place, at: At) -> Iterator[Candidate]:
     for node, written in rewritten(tree):
         ends = offset(node.lineno, node.col_offset), offset(node.end_lineno or 0, node.end_col_offset or 0)
         yield [Change(source.file, *ends, written)]
+
+
+@move
+def totals_in_float64(place: Place, at: At) -> Iterator[Candidate]:
+    """Adds up in float64, where totals cancel."""
+    source, names = at.source, {at.source.code(name.node) for name in names_in(at)}
+    adding = {source.scope(one) for one in source.of(cst.AugAssign) if source.code(one.target) in names}
+    if place.finding.from_dtype is not torch.float32 or not isinstance(at.node, cst.BinaryOperation):
+        return
+    changes: Candidate = []
+    for one in [one for scope in adding for one in source.below(scope, cst.AugAssign)]:
+        for total in source.definitions(one.target)[:1]:
+            if isinstance(total, cst.Call) and not says_dtype(At(source, total)):
+                changes += next(retyped(At(source, total), torch.float64), [])
+                changes += joined([cast(leaf, torch.float64) for leaf in leaves(At(source, one.value))])
+    if changes:
+        yield [*changes, *source.after(at.node, spelt(torch.float32, source))]
 
 
 @move
