@@ -100,6 +100,10 @@ WRITTEN = {
         "var = s2 / 1500 - (s1 / 1500) ** 2\nprint(f'{var.clamp(min=1e-6).sqrt().item():.3f}')",
         "var = (s2 / 1500 - (s1 / 1500) ** 2).float()",
     ),
+    "a discarded cast of what would be refused": (
+        "import numpy as np\npoints = torch.from_numpy(np.ones((2, 4)))\npoints.float()\nout = nn.Linear(4, 1)(points)",
+        "points = points.float()",
+    ),
     "a layer that overflows in half": (
         "class Layer(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.out = nn.Linear(4, 4, bias=False)\n        nn.init.constant_(self.out.weight, 100)\n\n"

@@ -37,7 +37,7 @@ _KEPT = frozenset("DG101 DG103 DG110 DG201 DG202 DG203 DG205 DG206 DG209 DG303 D
 _EXACT = frozenset(["DG103"])
 _NEARLY = 0.02
 _WHOLE = 2.0**24  # from here on float32 has not all whole numbers
-_LATER = {"DG102": 1, "DG108": 1, "DG105": 1, "DG110": 2, "DG201": 2, "DG203": 2, "DG205": 2}
+_LATER = {"DG103": -1, "DG102": 1, "DG108": 1, "DG105": 1, "DG110": 2, "DG201": 2, "DG203": 2, "DG205": 2}
 
 # Where one of these is found, others may be what comes of it, and are mended there.
 _ROOTS = frozenset(["DG102", "DG501", "DG503", "DG504", "DG602"])
