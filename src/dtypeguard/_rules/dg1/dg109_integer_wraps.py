@@ -187,6 +187,7 @@ def _wrapping(event: Op, detail: str, advice: str, audit: Recorder) -> Suspect:
 # ---------------------------------------------------------------- masks
 
 _COPIES = frozenset("bitwise_not _to_copy cat stack index repeat clone".split())
+_COUNTS = ("count_nonzero", "bincount")
 # What takes it for a mask: bits that were flipped on purpose go to operations on bits.
 _AS_MASK = frozenset("_to_copy mul mul_ sum mean any all ne logical_not logical_and logical_or logical_xor".split())
 _BY_INDEX = frozenset(["index", "index_put", "index_put_"])
@@ -253,7 +254,7 @@ def out_of_range(event: Op, audit: Recorder) -> None:
     if event.kind != "device":
         if source.dtype in INTEGERS and dtype in NARROW and dtype.itemsize < source.dtype.itemsize:
             bits_are_taken(event, audit)  # the lower ones
-        meant = not source.is_floating_point() and dtype is not torch.uint8
+        meant = not source.is_floating_point() and dtype is not torch.uint8 and not _is_count(audit.lineage.get(source))
         _convert(event, source, meant, audit)
 
 
@@ -284,6 +285,13 @@ def _convert(event: Op, source: Tensor, meant: bool, audit: Recorder) -> None:
         advice = f"{_FIX}{clamp}" if clamp else "clamp the values before the cast"
         facts = {"detail": detail, "advice": advice, "what": expression(event)}
         audit.suspect(RULE, event, source, **facts).find(audit, Severity.INFO if meant else None)
+
+
+def _is_count(node: Node | None) -> bool:
+    """Whether numbers say how many there are; other integers may be a hash, which wraps on purpose."""
+    if node is None:
+        return False
+    return node.op in _COUNTS or (node.op == "sum" and any(one.dtype is torch.bool for one in node.parents))
 
 
 def _is_unpacked(node: Node | None) -> bool:

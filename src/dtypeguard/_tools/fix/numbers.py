@@ -117,12 +117,20 @@ def copy_bits(place: Place, at: At) -> Iterator[Candidate]:
         yield source.after(part.node, f".view({dtype_code(held, source)})")
 
 
+_COUNTS = ("sum", "count_nonzero", "bincount")
+
+
 @move
 def clamp_first(place: Place, at: At) -> Iterator[Candidate]:
     """Clamps to the range of the integers before the cast."""
     dtype = place.finding.to_dtype
     if dtype in WIDER_INTEGER:
         limits = torch.iinfo(dtype)
+        if is_cast(at.source, at.node) and at.source.called(operands(at)[0].node) in _COUNTS:
+            added = at.source.below(at.source.statement(at.node), cst.AugAssign)  # to a total, which is as narrow
+            totals = [At(at.source, value) for one in added for value in at.source.definitions(one.target)[:1]]
+            yield joined([cast(one, torch.int64) for one in [at, *totals]])
+            return
         for one in operands(at):
             yield one.source.after(one.node, f".clamp({limits.min}, {limits.max})")
 
