@@ -156,7 +156,7 @@ class _Own(ShadowStorage):
     __slots__ = ()
 
     def __init__(self, values: Tensor, of: ShadowStorage | None = None) -> None:
-        self.buffer, self.read, self.integers = values, False, False
+        self.buffer, self.read, self.integers, self.errors = values, False, False, {}
         if of is not None:
             self.cancellation, self.error, self.row = of.cancellation, of.error, of.row
             self.integers = of.integers
