@@ -175,7 +175,7 @@ class OwnInit:
 TOKENS = [
     "", "n", "a b", "a a", "b c h w", "...", "*rest", "*_", "_*", "a ... b", "*a b", "b *b", "_", "_a _b", "3", "0",
     "1_0", "+3", "03", "dim=4", "#dim=4", "d=#b", "d=*b", "d=_", "d=", "a b d=a+b", "a<=3", "{n}=4", "a b a==b", "*",
-    "#*b", "*#b c", "#a", "#a #a", "#a #b a", "#3 3", "#-1", "3.0", "True", "class True", "é", "a b a+b",
+    "#*b", "*#b c", "#a", "#a #a", "#a #b a", "#3 3", "#1", "3.0", "True", "class True", "é", "a b a+b",
     "a b min(a,b)", "n 2*n n//2", "a b max(a,b)-a", "n n+1 n-1", "#a+1 a", "a a%2", "a abs(a-3)", "h w (h/16)*(w/16)",
 ]  # fmt: skip
 FAMILIES = (
