@@ -65,6 +65,7 @@ class Promoted(Debt):
 
     row: Promotions
     audit: Recorder
+    learns: bool = False  # a derivative is taken through it
     open: bool = True
     harmful: bool = False
     settled: bool = False  # for good; what ended in a softmax may still be refused later
@@ -137,7 +138,7 @@ def promoted(event: Op, audit: Recorder) -> None:
                 if earlier.row is row:
                     row.meant = True  # the line meets its own result: an accumulator, which is wide for a reason
                 earlier.harm()
-    cause = Promoted(row, audit)
+    cause = Promoted(row, audit, torch.is_grad_enabled() and any(tensor.requires_grad for tensor in event.inputs))
     audit.promotions += 1
     node = audit.lineage.get(event.out)
     if node is not None:
@@ -206,6 +207,8 @@ def cast_back(event: Op, audit: Recorder) -> None:
     source, out = event.inputs[0], event.out
     if event.kind == "explicit" and out.dtype.is_floating_point and out.dtype.itemsize < source.dtype.itemsize:
         for promoted in _promotions(source, audit):
+            if promoted.learns and not source.ndim and not source.requires_grad:
+                continue  # a copy of a loss for a log, which says nothing of the loss
             promoted.row.cast_back += promoted.open
             promoted.row.back_to = out.dtype
             promoted.close()
