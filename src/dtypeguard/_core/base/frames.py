@@ -81,8 +81,14 @@ def _awaiting() -> FrameType | None:
 
 def internal(file: str) -> bool:
     """Whether a file is dtypeguard's, torch's or jaxtyping's."""
-    known = known_files[file] = file.startswith(_INTERNAL) or (installed(file) or "").startswith(_HOOKS)
+    known = file.startswith(_INTERNAL) or (installed(file) or "").startswith(_HOOKS) or launches(file)
+    known_files[file] = known
     return known
+
+
+def launches(file: str) -> bool:
+    """Whether a file only begins a program: Python's `runpy`, or the command `dtypeguard`."""
+    return file.startswith("<frozen ") or PurePath(file).name == "dtypeguard"
 
 
 @functools.cache

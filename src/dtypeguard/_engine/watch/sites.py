@@ -16,7 +16,7 @@ from types import CodeType, FrameType, TracebackType
 import torch
 from torch.utils import _python_dispatch
 
-from ..._core.base.frames import caller, internal, known_files, library, shown, source_lines
+from ..._core.base.frames import caller, internal, known_files, launches, library, shown, source_lines
 from ..._core.base.frames import user as outside
 
 _SHORT = 60
@@ -216,14 +216,14 @@ def user_wrote(frame: FrameType) -> bool:
 
 
 def here(frame: FrameType | None = None) -> Site:
-    """The innermost line that is neither torch's nor dtypeguard's; the outermost one where all are."""
+    """The innermost line that is neither torch's nor dtypeguard's; where all are, the program's first line."""
     frame = frame or sys._getframe(1)
     found = caller(frame)
     while found is not None and _is_between(found.f_code):
         found = None if found.f_back is None else caller(found.f_back)
     while found is None and frame is not None:
         outer = frame.f_back
-        if outer is None:
+        if outer is None and not launches(frame.f_code.co_filename):
             found = frame
         frame = outer
     return _NOWHERE if found is None else site_of(found)

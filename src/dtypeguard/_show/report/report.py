@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import os
+import re
 import shlex
 import sys
 import time
@@ -387,7 +388,11 @@ class AuditReport(Drawn, Generic[R]):
     def _verdict(self, changes: list[Change], causes: Sequence[Cause]) -> str:
         if not causes and not self._recorder.operations:
             return self._nothing(())
-        return verdict(changes, causes, self._least)
+        said = verdict(changes, causes, self._least)
+        if self.error is None:
+            return said
+        ended = self.error.partition(":")[0]
+        return re.sub("^Clean", f"No warning until {ended} ended the program", said)
 
     def _nothing(self, others: Sequence[Any]) -> str:
         if not others and not self._recorder.operations:

@@ -1,5 +1,6 @@
 """What `compare` found: to print, to keep, and to ask what must stay in float32."""
 
+import heapq
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -416,7 +417,9 @@ def _report_lines(result: Comparison) -> Iterator[str]:
 
 
 def _rows(result: Comparison) -> Iterator[str]:
-    shown = [layer for layer in result.layers if max(abs(layer.share or 0), layer.saves or 0) >= _LEAST][:_SHOWN]
+    weights = {layer.name: max(abs(layer.share or 0), layer.saves or 0) for layer in result.layers}
+    large = heapq.nlargest(_SHOWN, weights, key=weights.__getitem__)
+    shown = [layer for layer in result.layers if layer.name in large and weights[layer.name] >= _LEAST]
     told = [
         (_saves(layer), _share(layer.share), titled(layer.name), _parts(layer, result.arithmetic), _first_place(layer))
         for layer in shown

@@ -192,7 +192,10 @@ def _argument(path: str, tensor: torch.Tensor) -> Node:
 def _refusal(recorder: Recorder) -> Finding | None:
     """What explains the exception that ended the run: the finding of an error, of which there is one at most."""
     found = [finding for finding in recorder.findings.rows() if finding.severity == "error"]
-    return dataclasses.replace(found[0]) if found else None
+    if not found:
+        return None
+    place = found[0].site if found[0].line else f"in {found[0].module_path}"  # no line of the user's runs
+    return dataclasses.replace(found[0], site=place)
 
 
 def _error_text(error: Exception, finding: Finding | None) -> str:
