@@ -55,6 +55,17 @@ def test_an_empty_report():
     assert repr(report) == "<audit report: nothing found; no casts>"
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError("odd")])
+def test_a_report_of_a_program_that_was_ended_says_so(error):
+    with contextlib.suppress(KeyboardInterrupt, ValueError), audit() as report:
+        gap = (torch.rand(4).double() - torch.rand(4)).float()
+        gap.sum()
+        raise error
+    assert report.to_dict()["verdict"].startswith(
+        f"No warning until {report.error.partition(':')[0]} ended the program;"
+    )
+
+
 @pytest.mark.parametrize("error", [None, ImportError])
 def test_a_report_of_no_operation_says_so(error):
     """ "Nothing found" would say that something was looked at."""
