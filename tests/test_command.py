@@ -910,7 +910,7 @@ def test_dryrun_prints_the_table_and_fails_where_a_dtype_is_refused(command, wri
 def test_dryrun_names_the_module_where_no_line_of_the_program_runs(tmp_path):
     more = "def make():\n    return nn.Linear(4, 2)\n\ndef rows():\n    return torch.ones(3, 4)\n"
     (tmp_path / "net.py").write_text(f"{NET}\n{more}")
-    words = [sys.executable, "-m", "dtypeguard", "dryrun", "net:make", "--batch", "net:rows", "--dtypes", "bf16,f32"]
+    words = [sys.executable, "-m", "dtypeguard", "dryrun", "net:make", "--batch", "net:rows", "--dtype", "bf16,f32"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "cells: in Linear: `addmm` was refused" in done.stdout
 
