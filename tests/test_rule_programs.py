@@ -243,6 +243,15 @@ FIXES = {
         NUMPY + "nn.Linear(4, 1).half()(torch.from_numpy(np.ones((3, 4))))\n",
         "convert where the float64 is born: `torch.from_numpy(np.ones((3, 4))).to(torch.float16)`",
     ),
+    "a loss of a half model": (
+        "import torch\nfrom torch import nn\ny = torch.rand(4, 1, dtype=torch.float64)\n"
+        "(nn.Linear(4, 1).bfloat16()(torch.rand(4, 4).bfloat16()) - y).pow(2).mean().backward()\n",
+        "convert where the float64 is born: `torch.rand(4, 1, dtype=torch.float64).to(torch.float32)`",
+    ),
+    "a constant in the digits of float32": (
+        "import torch\ntorch.tensor(1e-9).half()\n",
+        "keep it as a number of Python, or in float32: `torch.tensor(1e-09)`",
+    ),
     "what a loop yields": (
         ROWS + "for x, y in DataLoader([(np.ones(4), np.ones(1))]):\n    m(x)\n",
         "convert where the float64 is born: in the data set, or `.to(torch.float32)` on what is float64 of `x, y` at "

@@ -529,9 +529,14 @@ def overflows_in_many_layers():
     return sum(layer(torch.full((4,), 300.0, dtype=F16)).sum().item() for layer in nn.ModuleList([Square(), Square()]))
 
 
+def rounds_a_constant():
+    return torch.tensor(1e-9).half().item()
+
+
 @pytest.mark.parametrize(
     ("program", "guess", "rule", "severity"),
     [
+        (rounds_a_constant, "DG115", "DG115", "error"),
         (overflows, "DG105", "DG901", "error"),
         (overflows_where_nobody_looks, "DG105", "DG901", "info"),
         (overflows_in_a_cast, "DG105", "DG901", "error"),

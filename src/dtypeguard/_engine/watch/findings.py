@@ -65,6 +65,12 @@ class Cast(Row):
     bytes: int = 0
 
 
+def _code_of(finding: Finding) -> tuple[str, int, int, int]:
+    """The expression that a finding points at."""
+    spot = finding.spots[0]
+    return spot.file, spot.line, spot.begin, spot.end
+
+
 class Findings:
     """What was found so far."""
 
@@ -198,6 +204,16 @@ class Findings:
                     worse = max(map(_severity, guesses)) > max(map(_severity, measured))
                     for key in keys[worse]:
                         del self._findings[key]
+            self._explain()
+
+    def _explain(self) -> None:
+        """What was measured at an expression of which another finding names the cause is told there, as severe."""
+        causes = {_code_of(finding): finding for finding, _ in self._findings.values() if RULES[finding.rule].explains}
+        for key, (finding, _) in list(self._findings.items()) if causes else ():
+            cause = causes.get(_code_of(finding)) if finding.rule.startswith(_MEASURED) else None
+            if cause is not None:
+                cause.severity = max(cause, finding, key=_severity).severity
+                del self._findings[key]
 
     def cast(
         self, kind: str, op: str, source: torch.Tensor, dtype: torch.dtype, device: torch.device, size: int,

@@ -28,6 +28,7 @@ from .sites import Site, site_of
 from .text import size_of
 
 CASTING = frozenset("to float half bfloat16 double type type_as int long short char byte bool chalf cfloat".split())
+_LOSSES = (torch.float32, torch.float64)  # dtypes of one number that is as it should be, or too wide
 _UNSEEN = (Way.NONE, Way.TEST)  # views and constants, and what gives no values
 _current_node, _tracing = private.current_node, private.tracing_state
 
@@ -115,7 +116,7 @@ class Watching(Mode):
         sixteen = dtype is torch.float16 and recorder.on["half"] and not op.cast and not backward
         summed = op.sums and dtype in HALF and not backward and recorder.on["summed"] and not _has_gradient(inputs)
         ended = recorder.promotions and single and not out.is_floating_point() and not backward
-        scalar = dtype is torch.float32 and not backward and single and not out.ndim and recorder.on["scalar"]
+        scalar = dtype in _LOSSES and not backward and single and not out.ndim and recorder.on["scalar"]
         added = op.name == "add" and single and not backward and _may_mask(inputs) and bool(recorder.on["added"])
         integer = integer and bool(recorder.on["integer"]) and not backward
         born = not op.updates and not backward and (single or isinstance(out, (tuple, list)))

@@ -39,6 +39,7 @@ class Promotions:
     cast_back: int = 0
     back_to: torch.dtype | None = None  # what it was cast to
     gathered: int = 0  # in accumulators
+    reduced: bool = False  # to one number, as a loss is
     harmful: int = 0
     bytes: int = 0
     code: str = ""  # of the wide operand

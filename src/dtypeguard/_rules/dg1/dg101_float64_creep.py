@@ -50,6 +50,13 @@ def gathered(event: Op, audit: Recorder) -> None:
                 promoted.close()
 
 
+@on("scalar", RULE)
+def reduced(event: Op, audit: Recorder) -> None:
+    """A loss is one number: of half operands it is best in float32."""
+    for promoted in open_promotions(event.out, audit, torch.float64):
+        promoted.row.reduced = True
+
+
 def _was_made_so(node: Node) -> bool:
     """Whether somebody asked for its dtype: it came neither from NumPy's data, nor from a promotion or its results."""
     birth = node.birth
@@ -61,7 +68,8 @@ def _was_made_so(node: Node) -> bool:
 def judge(audit: Recorder) -> None:
     for row in rows(audit):
         if row.creeps:
-            narrow = torch.float32 if row.autocast and row.pair[0] in HALF else row.pair[0]  # as the model has it
+            wider = row.pair[0] in HALF and (row.autocast or row.reduced)
+            narrow = torch.float32 if wider else row.pair[0]  # as the model has it
             facts = _creep(row.nodes, row.pair, row.code, narrow)
             if not row.harms and row.nodes and _ASKED.search(row.nodes[0].birth.site.written):
                 facts["advice"] += ", unless the digits of float64 are meant there"

@@ -20,6 +20,7 @@ RULE = Rule(
         "Below 1 bfloat16 has 0.996 and float16 0.9995 as the next number, so a decay of 0.9985 or a beta of 0.9999 is "
         "1, and nothing decays; an epsilon of 1e-8 is 0 in float16. A number of Python is rounded only in the result."
     ),
+    explains=True,
     unsafe=("retype_inside", "widen_operands"),
     sources=("https://docs.pytorch.org/docs/stable/type_info.html#torch.torch.finfo",),
 )
@@ -89,6 +90,12 @@ def _fields(event: Op) -> dict[str, Any]:
     return {"site": event.site, "module": event.module, "op": event.name, "bytes": size_of(event.out)}
 
 
+def _short(value: float) -> str:
+    """The fewest digits by which float32 has the same number: 1e-09, and not 9.999999717180685e-10."""
+    same = torch.tensor(value)
+    return next((text for n in range(1, 9) if torch.tensor(float(text := f"{value:.{n}g}")) == same), repr(value))
+
+
 def _report_rounded(
     audit: Recorder, numbers: list[float], out: Tensor, what: str, fields: dict[str, Any], alone: bool = True,
     advice: str | None = None,
@@ -98,7 +105,7 @@ def _report_rounded(
         if value != rounded and rounded in (0.0, 1.0, -1.0):
             facts = {
                 "what": what, "value": value, "becomes": rounded, "dtype": name_of(out.dtype),
-                "advice": advice or f"keep it as a number of Python, or in float32: `torch.tensor({value!r})`",
+                "advice": advice or f"keep it as a number of Python, or in float32: `torch.tensor({_short(value)})`",
             }  # fmt: skip
             severity = None if alone else Severity.INFO  # it may be data
             audit.find(RULE, facts=facts, severity=severity, to_dtype=out.dtype, **fields)

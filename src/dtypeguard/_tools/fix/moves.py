@@ -36,8 +36,9 @@ from .source import Change
 @move
 def cast_at_birth(place: Place, at: At) -> Iterator[Candidate]:
     """Converts where the dtype is born."""
-    if place.birth is not None:
-        yield from retyped(place.birth, torch.float32 if place.narrow in HALF else place.narrow)
+    half = place.narrow in HALF
+    if place.birth is not None and not (half and name_of(place.narrow) in place.finding.fix):  # as its help says
+        yield from retyped(place.birth, torch.float32 if half else place.narrow)
 
 
 @move
