@@ -533,9 +533,10 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_argument_is_named_with_what_to_write(name):
     options, kind, message = BAD[name]
+    given = {"factory": Linear, "batch": X} | options
+    factory = given.pop("factory")
     with pytest.raises(kind, match=re.escape(message)):
-        given = {"factory": Linear, "batch": X} | options
-        check_module(given.pop("factory"), **given)
+        check_module(factory, **given)
 
 
 # ---------------------------------------------------------------- the report

@@ -87,6 +87,13 @@ def test_a_refusal_names_the_line_the_operand_and_where_its_dtype_was_born():
     assert cell.finding.line == line + 2
 
 
+def test_cells_stand_below_the_reason_for_which_they_were_refused():
+    text = str(dryrun(nn.Linear(3, 2), torch.ones(1, 3), dtype=[F32, F16, BF16], region=None, device="cpu"))
+    assert re.search(r"6 cells: .* was refused, for 6 reasons:", text)
+    for cell in ("Half and Float", "Float and BFloat16", "BFloat16 and Half"):
+        assert f"    1: mat1 and mat2 must have the same dtype, but got {cell}; `" in text
+
+
 def test_a_refusal_of_what_is_not_computed_reads_the_same():
     options = {"device": "cpu", "dtype": [F16], "region": [None]}
     small, large = (dryrun(Net(w), torch.randn(2, w), **options).cells[0].error for w in (16, LARGE))
