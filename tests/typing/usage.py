@@ -99,7 +99,7 @@ assert_type(testing.inputs_for(bare), st.SearchStrategy[inspect.BoundArguments])
 assert_type(testing.violations_of(Tensor), st.SearchStrategy[testing.Breach])
 assert_type(testing.check_module(Net, batch=t), testing.ModuleReport)
 assert_type(testing.check_module(Net, batch=t).traps[0], testing.Cell)
-assert_type(dtypeguard.audit(step, t, select=3, watch=True), dtypeguard.results.AuditReport[Tensor])
+assert_type(dtypeguard.audit(step, t, rules=3, watch=True), dtypeguard.results.AuditReport[Tensor])
 assert_type(dtypeguard.audit(len, "ab").result, int)
 assert_type(dtypeguard.audit(nn.Linear(1, 1), t), dtypeguard.results.AuditReport[Any])
 assert_type(dtypeguard.audit(nn.Linear(1, 1), (t,)), dtypeguard.results.AuditReport[Any])
@@ -156,7 +156,7 @@ dtypeguard.guard(nn.Linear(1, 1), state=3)  # type: ignore[arg-type]  # pyright:
 dtypeguard.describe(step)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 dtypeguard.describe(nn.Linear(1, 1), depth="deep")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 dtypeguard.dryrun(step, t)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-dtypeguard.audit(step, t, select="DG1")  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
+dtypeguard.audit(step, t, rules="DG1")  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
 dtypeguard.guard(nn.Linear(1, 1), dtype="bflot16")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 dtypeguard.guard(nn.Linear(1, 1), dtype="int64")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 dtypeguard.dryrun(nn.Linear(1, 1), t, dtype=["f23"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
