@@ -151,7 +151,7 @@ def printed(rule: Rule, program: Program) -> str:
         file = Path(name, "program.py").resolve()
         file.write_text(program.unwatched)  # what `amp.watch` looks for, an audit finds by itself
         torch.manual_seed(0)
-        running = dtypeguard.audit(rules=rule.id, values=rule.id.startswith("DG9"))
+        running = dtypeguard.audit(select=rule.id, values=rule.id.startswith("DG9"))
         silent = contextlib.redirect_stdout(None), quiet()
         try:
             with contextlib.suppress(Exception), silent[0], silent[1], running:

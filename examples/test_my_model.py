@@ -65,7 +65,7 @@ def test_the_loss_is_a_number_above_zero(inputs) -> None:
     assert smoothed(*inputs.args) > 0
 
 
-@given(tensors(Float[Tensor, "batch 16"], dtypes=torch.float32, elements=NUMBERS))
+@given(tensors(Float[Tensor, "batch 16"], dtype=torch.float32, elements=NUMBERS))
 def test_rows_do_not_see_each_other(x: Tensor) -> None:
     model = Classifier().eval()
     for row in x:

@@ -129,6 +129,16 @@ class Browser:
         self.driver.get(f"{(self.pages / name).as_uri()}.html{hash}")
         return self
 
+    def reload(self):
+        """Load the page again, and wait for the new one: a driver may answer while the old one still stands."""
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        self.ask("window.old = true")
+        self.driver.refresh()
+        WebDriverWait(self.driver, 10).until(
+            lambda _: self.ask("return !window.old && document.readyState === 'complete'")
+        )
+
     def emulate(self, what, **options):
         name = "setEmulatedMedia" if what == "Media" else f"set{what}"
         self.driver.execute_cdp_cmd(f"Emulation.{name}", options)

@@ -215,7 +215,7 @@ def test_a_group_that_was_made_before_is_left_alone():
     assert not report.findings
 
 
-@pytest.mark.parametrize("options", [{"ignore": "DG701"}, {"rules": "DG1"}])
+@pytest.mark.parametrize("options", [{"ignore": "DG701"}, {"select": "DG1"}])
 def test_a_rule_that_is_not_wanted_asks_nothing(options):
     with dtypeguard.audit(**options) as report:
         assert _collectives._audits == []

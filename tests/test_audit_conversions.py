@@ -524,10 +524,10 @@ SWITCHES = [
     ({"ignore": ["DG103"]}, {"DG105": 1, "DG109": 1}),
     ({"ignore": "value-overflow"}, {"DG103": 1, "DG109": 1}),
     ({"ignore": ["DG1"]}, {}),
-    ({"rules": ["DG105"]}, {"DG105": 1}),
-    ({"rules": ["DG103", "integer-wraps"]}, {"DG103": 1, "DG109": 1}),
-    ({"rules": ["DG1"], "ignore": ["DG105", "DG109"]}, {"DG103": 1}),
-    ({"rules": ["DG5"]}, {}),
+    ({"select": ["DG105"]}, {"DG105": 1}),
+    ({"select": ["DG103", "integer-wraps"]}, {"DG103": 1, "DG109": 1}),
+    ({"select": ["DG1"], "ignore": ["DG105", "DG109"]}, {"DG103": 1}),
+    ({"select": ["DG5"]}, {}),
 ]
 
 

@@ -100,7 +100,7 @@ def test_the_toggle_changes_the_colours_and_is_remembered(page, theme):
     after = page.ask(ground), page.ask(chip)
     assert before[0] != after[0]
     assert before[1] != after[1]
-    page.driver.refresh()
+    page.reload()
     assert (page.ask(ground), page.ask(chip)) == after
     page.click("#theme")
     assert (page.ask(ground), page.ask(chip)) == before

@@ -338,7 +338,7 @@ def test_a_healthy_program_is_not_blamed(program, known):
 @pytest.mark.parametrize("case", BUGS, ids=str)
 def test_a_rule_works_alone_or_is_left_out(case):
     assert case.rule not in {finding.rule for finding in audited(case.program, ignore=[case.rule]).findings}
-    assert {finding.rule for finding in audited(case.program, rules=[case.rule]).findings} == {case.rule}
+    assert {finding.rule for finding in audited(case.program, select=[case.rule]).findings} == {case.rule}
 
 
 def test_what_is_converted_in_a_loop_is_counted():

@@ -1232,7 +1232,7 @@ def test_what_dtypeguard_runs_by_itself_is_no_work_of_the_program(values):
         dtypeguard.compare(model, x, dtype=BF16).keep(error=0.1)
         dtypeguard.dryrun(model, x)
         with contextlib.suppress(dtypeguard.testing.CheckError):
-            dtypeguard.testing.check_module(lambda: copy.deepcopy(model), batch=x, dtypes=BF16)
+            dtypeguard.testing.check_module(lambda: copy.deepcopy(model), batch=x, dtype=BF16)
         x.half()
     assert [finding.rule for finding in report.findings] == ["DG103"]
     assert report.faults == []

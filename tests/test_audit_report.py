@@ -496,7 +496,7 @@ def test_a_rule_that_there_is_not_is_an_error(ignore, error):
     with pytest.raises(error):
         audit(ignore=ignore)
     with pytest.raises(error):
-        audit(rules=ignore)
+        audit(select=ignore)
 
 
 def test_a_baseline_lets_pass_what_was_known(tmp_path):

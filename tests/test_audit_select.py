@@ -65,11 +65,11 @@ def test_without_a_file_everything_is_on(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [
-        ({"rules": ["DG999"]}, ValueError, r"rules='DG999' is no rule: use ids or names, as in .*DG3"),
+        ({"rules": ["DG999"]}, ValueError, r"select='DG999' is no rule: use ids or names, as in .*DG3"),
         ({"ignore": ["nonsense"]}, ValueError, r"ignore='nonsense' is no rule"),
         ({"ignore": "DG"}, ValueError, r"ignore='DG' is no rule"),
         ({"ignore": [""]}, ValueError, r"ignore='' is no rule"),
-        ({"rules": [301]}, TypeError, r"rules takes rule ids such as 'DG301', not 301 \(int\)"),
+        ({"rules": [301]}, TypeError, r"select takes rule ids such as 'DG301', not 301 \(int\)"),
         ({"ignore": 3}, TypeError, r"ignore takes rule ids"),
     ],
 )

@@ -549,7 +549,7 @@ def test_a_number_of_steps_that_was_saved_in_half_precision():
     saved = optimizer.state_dict()
     for state in saved["state"].values():
         state.update({key: value.bfloat16() for key, value in state.items()})
-    with audit(rules="DG604") as report:
+    with audit(select="DG604") as report:
         optimizer.load_state_dict(saved)
     (finding,) = report.findings
     assert finding.message == (

@@ -768,7 +768,7 @@ def test_a_run_that_is_too_short_for_a_verdict_says_what_it_saw(lr, found):
 def test_a_sample_of_many_parameters_says_that_it_is_one():
     model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(24))).to(BF16)
     optimizer = Adam(model.parameters(), lr=1e-6)
-    with audit(rules="DG406") as report:
+    with audit(select="DG406") as report:
         for step in range(40):
             optimizer.zero_grad()
             model(batch(step, 4, 8).to(BF16)).float().square().mean().backward()

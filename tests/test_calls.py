@@ -61,9 +61,9 @@ class Labels(Net):
 
 READERS = {
     "compare": lambda model, batch: dtypeguard.compare(model, batch, dtype="bfloat16"),
-    "dryrun": lambda model, batch: dtypeguard.dryrun(model, batch, dtypes="float32", region=None),
+    "dryrun": lambda model, batch: dtypeguard.dryrun(model, batch, dtype="float32", region=None),
     "check_module": lambda model, batch: testing.check_module(
-        lambda: model, batch=batch, dtypes=[torch.float32], max_examples=1
+        lambda: model, batch, dtype=[torch.float32], max_examples=1
     ),
 }
 FITS = {

@@ -165,7 +165,7 @@ def test_a_trap_is_what_pytorch_computes_in_silence():
 
 
 def test_a_finite_value_that_would_become_infinite_is_refused_and_that_is_right():
-    report = check_module(Linear, batch=torch.full((2, 3), 1e30), dtypes=(F32, F16), region=(None,))
+    report = check_module(Linear, batch=torch.full((2, 3), 1e30), dtype=(F32, F16), region=(None,))
     statuses = {(c.parameter_dtype, c.input_dtype): c.status for c in report.cells}
     assert statuses == {(F32, F32): "same", (F32, F16): "cast", (F16, F32): "refused", (F16, F16): "same"}
 
@@ -177,7 +177,7 @@ def test_a_guard_s_own_options_are_kept():
 
     skipped = check_module(lambda: guard(Two(), skip_args=["mask"]), batch=(X, X), region=(None,))
     assert skipped.failures == []
-    careful = check_module(lambda: guard(Linear(), casting="safe"), batch=X, dtypes=(F32, F64), region=(None,))
+    careful = check_module(lambda: guard(Linear(), casting="safe"), batch=X, dtype=(F32, F64), region=(None,))
     assert [cell.status for cell in careful.cells] == ["same", "refused", "cast", "same"]
 
 
@@ -331,7 +331,7 @@ def test_every_property_is_broken_by_some_model():
 def test_a_broken_model_is_caught_by_the_property_that_it_breaks(model):
     name, dtype, message = BROKEN[model]
     example = (X, -X) if model is SwapsItsArguments else X
-    options = {"compile": "eager", "dtypes": (F32,), "region": (None,)} if name == "compile" else {}
+    options = {"compile": "eager", "dtype": (F32,), "region": (None,)} if name == "compile" else {}
     with pytest.raises(CheckError) as caught:
         check_module(model, batch=example, **options)
     failure = caught.value.report.failures[0]
@@ -354,7 +354,7 @@ def test_one_changed_argument_is_shown_of_several():
             return self.layer(x) + y
 
     with pytest.raises(CheckError) as caught:
-        check_module(Second, batch=(X, X.clone(), torch.arange(3)), dtypes=(F32, F64), region=(None,))
+        check_module(Second, batch=(X, X.clone(), torch.arange(3)), dtype=(F32, F64), region=(None,))
     assert caught.value.report.failures[0].input == "y = f64[4,3] on cpu"
 
 
@@ -371,7 +371,7 @@ def test_one_changed_argument_is_shown_of_several():
 def test_a_broken_guard_is_caught(broken, name, monkeypatch):
     monkeypatch.setattr("dtypeguard.testing._trial.guard", broken)
     with pytest.raises(CheckError) as caught:
-        check_module(Linear, batch=X, dtypes=(F32, F64), region=(None,))
+        check_module(Linear, batch=X, dtype=(F32, F64), region=(None,))
     assert caught.value.report.failures[0].property == name
 
 
@@ -388,7 +388,7 @@ def test_an_input_on_another_device_is_wrong_and_named():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_on_a_gpu_every_pair_of_devices_is_tried():
-    report = check_module(Linear, batch=X, dtypes=(F32, BF16))
+    report = check_module(Linear, batch=X, dtype=(F32, BF16))
     assert len(list(report.tables())) == 4
     for cell in report.cells:
         right = cell.parameter_dtype is cell.input_dtype or cell.region is not None
@@ -410,7 +410,7 @@ class AnnotatedAndBroken(Linear):
 
 
 def test_inputs_come_from_annotations():
-    report = check_module(Annotated, dtypes=(F32, BF16), region=(None, BF16), max_examples=10)
+    report = check_module(Annotated, dtype=(F32, BF16), region=(None, BF16), max_examples=10)
     assert report.failures == []
     assert [cell.inputs for cell in report.cells] == [10, 10, 2, 2] * 2
     assert [cell.status for cell in report.cells] == ["same", "cast", "same", "same", "cast", "same", "same", "same"]
@@ -418,7 +418,7 @@ def test_inputs_come_from_annotations():
 
 def test_a_failure_comes_with_the_smallest_input():
     with pytest.raises(CheckError) as caught:
-        check_module(AnnotatedAndBroken, dtypes=(F32, BF16), region=(None,))
+        check_module(AnnotatedAndBroken, dtype=(F32, BF16), region=(None,))
     failure = caught.value.report.failures[0]
     assert (failure.property, failure.cell.parameter_dtype) == ("output dtype is stable", BF16)
     assert failure.input == "x = bf16[4,3] on cpu, y = bf16[1,3] on cpu"
@@ -432,7 +432,7 @@ def test_axes_and_elements_shape_what_is_drawn():
             seen.update({x.shape[0], *x.detach().double().flatten().tolist()})
             return self.layer(x)
 
-    check_module(Looks, dtypes=(F32,), region=(None,), axes={"batch": 2}, elements=st.sampled_from([0.5, 1.0]))
+    check_module(Looks, dtype=(F32,), region=(None,), axes={"batch": 2}, elements=st.sampled_from([0.5, 1.0]))
     assert seen <= {2, 0.5, 1.0}
     assert 2 in seen
 
@@ -510,16 +510,16 @@ BAD = {
         AnnotationError,
         "no sizes of its axes were found that fit each other; or give check_module a batch=",
     ),
-    "no dtypes": ({"dtypes": 32}, TypeError, "dtypes takes a dtype such as torch.bfloat16, or several, not 32 (int)"),
+    "no dtypes": ({"dtype": 32}, TypeError, "dtype takes a dtype such as torch.bfloat16, or several, not 32 (int)"),
     "an integer dtype": (
-        {"dtypes": (torch.int64,)},
+        {"dtype": (torch.int64,)},
         ValueError,
-        "dtypes=int64 is none of bfloat16, float16, float32, float64",
+        "dtype=int64 is none of bfloat16, float16, float32, float64",
     ),
-    "no dtype": ({"dtypes": ()}, ValueError, "dtypes is empty: name at least one of bfloat16"),
-    "a device that is none": ({"devices": ("gpu",)}, ValueError, "devices: 'gpu' is not here, only cpu"),
-    "no devices": ({"devices": 0}, TypeError, "devices takes a device such as 'cpu', or several, not 0 (int)"),
-    "meta": ({"devices": ("meta",)}, ValueError, "devices: nothing is computed on meta"),
+    "no dtype": ({"dtype": ()}, ValueError, "dtype is empty: name at least one of bfloat16"),
+    "a device that is none": ({"device": ("gpu",)}, ValueError, "device: 'gpu' is not here, only cpu"),
+    "no devices": ({"device": 0}, TypeError, "device takes a device such as 'cpu', or several, not 0 (int)"),
+    "meta": ({"device": ("meta",)}, ValueError, "device: nothing is computed on meta"),
     "no such backend": ({"compile": "fast"}, ValueError, "compile='fast' is neither a bool nor a backend: "),
     "no examples": ({"batch": None, "max_examples": 0}, ValueError, "max_examples=0: draw at least one input"),
     "axes of an example": (
@@ -533,8 +533,10 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_argument_is_named_with_what_to_write(name):
     options, kind, message = BAD[name]
+    given = {"factory": Linear, "batch": X} | options
+    factory = given.pop("factory")
     with pytest.raises(kind, match=re.escape(message)):
-        check_module(**{"factory": Linear, "batch": X} | options)
+        check_module(factory, **given)
 
 
 # ---------------------------------------------------------------- the report
@@ -574,7 +576,7 @@ def test_a_report_prints_as_a_matrix_of_words():
 
 def test_a_failure_prints_property_cell_input_and_what_to_look_at():
     with pytest.raises(CheckError) as caught:
-        check_module(BornInside, batch=X, dtypes=(F32, BF16), region=(None,))
+        check_module(BornInside, batch=X, dtype=(F32, BF16), region=(None,))
     text = re.sub(r"py:\d+", "py:<line>", str(caught.value))
     assert text + "\n" == (GOLDEN / "check_module_failure.txt").read_text()
 
@@ -583,7 +585,7 @@ def test_a_failure_prints_property_cell_input_and_what_to_look_at():
                                                (Widens, "x.float()"), (PadsWhatItWidened, "x.float()")])  # fmt: skip
 def test_the_line_is_named_at_which_the_other_dtype_is_born(model, source):
     with pytest.raises(CheckError) as caught:
-        check_module(model, batch=X, dtypes=(F32, F16), region=(None,))
+        check_module(model, batch=X, dtype=(F32, F16), region=(None,))
     failures = caught.value.report.failures
     assert {failure.property for failure in failures} <= {"output dtype is stable", "one dtype", "default dtype"}
     for failure in failures:
@@ -621,7 +623,7 @@ def test_a_report_goes_to_json(tmp_path):
         "guard": "repairs", "trap": True, "inputs": 1,
     }  # fmt: skip
     with pytest.raises(CheckError) as caught:
-        check_module(BornInside, batch=X, dtypes=(F32, BF16), region=(None,))
+        check_module(BornInside, batch=X, dtype=(F32, BF16), region=(None,))
     failures = json.loads(caught.value.report.to_json())["failures"]
     assert [failure["property"] for failure in failures] == ["output dtype is stable", "default dtype", "default dtype"]
     assert failures[0]["cell"] == "parameters bfloat16, input bfloat16, no autocast, on cpu"
@@ -645,6 +647,6 @@ def test_it_tells_a_terminal_how_far_it_is_after_two_seconds(monkeypatch, capsys
     clock = iter(range(100))
     monkeypatch.setattr("dtypeguard._core.base.progress.time.monotonic", lambda: next(clock))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
-    check_module(Linear, batch=X, dtypes=[F32, F64], region=[None])
+    check_module(Linear, batch=X, dtype=[F32, F64], region=[None])
     told = "".join(f"\r\x1b[Kdtypeguard: check_module(Linear): {n} of 4 cells in {n + 1} s" for n in (2, 3))
     assert capsys.readouterr().err == (f"{told}\r\x1b[K" if terminal else "")

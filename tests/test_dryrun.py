@@ -75,7 +75,7 @@ def test_a_cell_has_a_status_and_the_dtypes_that_come_out(width):
 
 def test_a_refusal_names_the_line_the_operand_and_where_its_dtype_was_born():
     line = Net.forward.__code__.co_firstlineno
-    (cell,) = dryrun(Net(), X, device="cpu", dtypes=[F16], region=[None])
+    (cell,) = dryrun(Net(), X, device="cpu", dtype=[F16], region=[None])
     assert cell.error.splitlines() == [
         f"tests/test_dryrun.py:{line + 2}, in forward: `self.last(scaled)` was refused: mat1 and mat2 must have the "
         "same dtype, but got Float and Half; `operand 1` = f32[2,16] on cpu (torch.ones(x.shape[-1]) at "
@@ -87,8 +87,15 @@ def test_a_refusal_names_the_line_the_operand_and_where_its_dtype_was_born():
     assert cell.finding.line == line + 2
 
 
+def test_cells_stand_below_the_reason_for_which_they_were_refused():
+    text = str(dryrun(nn.Linear(3, 2), torch.ones(1, 3), dtype=[F32, F16, BF16], region=None, device="cpu"))
+    assert re.search(r"6 cells: .* was refused, for 6 reasons:", text)
+    for cell in ("Half and Float", "Float and BFloat16", "BFloat16 and Half"):
+        assert f"    1: mat1 and mat2 must have the same dtype, but got {cell}; `" in text
+
+
 def test_a_refusal_of_what_is_not_computed_reads_the_same():
-    options = {"device": "cpu", "dtypes": [F16], "region": [None]}
+    options = {"device": "cpu", "dtype": [F16], "region": [None]}
     small, large = (dryrun(Net(w), torch.randn(2, w), **options).cells[0].error for w in (16, LARGE))
     assert large.replace(str(LARGE), "16") == small
 
@@ -174,7 +181,7 @@ def test_a_model_of_several_dtypes_has_a_row_of_its_own():
 
 
 def test_fewer_cells_can_be_asked_for():
-    table = dryrun(Net(), X, dtypes=[F32, BF16], region=[None], device="cpu")
+    table = dryrun(Net(), X, dtype=[F32, BF16], region=[None], device="cpu")
     assert len(table) == 4
 
 
@@ -214,12 +221,12 @@ def convolved(self, x):
 @pytest.mark.parametrize("forward", [normed, transformed, convolved])
 def test_kernels_that_believe_the_sizes_that_they_are_told(forward):
     """With a tensor of size 1 and the true sizes as numbers they would read past its end."""
-    table = dryrun(with_forward(forward), meta(2**9, 2**12), device="cpu", dtypes=[F32], region=[None])
+    table = dryrun(with_forward(forward), meta(2**9, 2**12), device="cpu", dtype=[F32], region=[None])
     assert [cell.status for cell in table] == ["runs"]
 
 
 def test_a_large_recurrent_layer():
-    table = dryrun(nn.LSTM(512, 1024), meta(2, 4, 512), device="cpu", dtypes=[F32, F16], region=[None])
+    table = dryrun(nn.LSTM(512, 1024), meta(2, 4, 512), device="cpu", dtype=[F32, F16], region=[None])
     assert [cell.status for cell in table] == ["runs", "repaired", "repaired", "runs"]
 
 
@@ -270,7 +277,7 @@ PATHS = {clamps: ("runs", (BF16,)), widens: ("unknown", ()), checks: ("runs", (B
 
 @pytest.mark.parametrize("forward", PATHS)
 def test_both_paths_of_a_decision_are_run(forward):
-    (cell,) = dryrun(with_forward(forward), meta(2, LARGE), device="cpu", dtypes=[BF16], region=[None])
+    (cell,) = dryrun(with_forward(forward), meta(2, LARGE), device="cpu", dtype=[BF16], region=[None])
     assert (cell.status, cell.outputs) == PATHS[forward]
 
 
@@ -289,14 +296,14 @@ UNKNOWN = {
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_what_cannot_be_known_is_unknown_with_the_line(name):
     forward, why = UNKNOWN[name]
-    (cell,) = dryrun(with_forward(forward), meta(2, LARGE), device="cpu", dtypes=[F32], region=[None])
+    (cell,) = dryrun(with_forward(forward), meta(2, LARGE), device="cpu", dtype=[F32], region=[None])
     line = forward.__code__.co_firstlineno
     assert cell.status == "unknown"
     assert re.fullmatch(rf"tests/test_dryrun.py:{line}, in <\w+>: {re.escape(why)}.*", cell.error)
 
 
 def test_a_decision_that_matters_is_shown():
-    (cell,) = dryrun(with_forward(widens), meta(2, LARGE), device="cpu", dtypes=[BF16], region=[None])
+    (cell,) = dryrun(with_forward(widens), meta(2, LARGE), device="cpu", dtype=[BF16], region=[None])
     line = widens.__code__.co_firstlineno + 2
     text = f"tests/test_dryrun.py:{line}, in widens: `if y.isinf().any():` decides, by a value that is not computed"
     assert cell.error == text
@@ -380,7 +387,7 @@ def test_assert_runs():
 
 
 def test_the_table_as_data(tmp_path):
-    table = table_of(dtypes=[F32], region=[None])
+    table = table_of(dtype=[F32], region=[None])
     assert json.loads(table.to_json(tmp_path / "table.json")) == table.to_dict()
     assert json.loads((tmp_path / "table.json").read_text())["cells"][0]["outputs"] == ["float32"]
     assert repr(table) == f"<dryrun: Net: 1 cell, runs; kernels of cpu, torch {torch.__version__}>"
@@ -390,8 +397,8 @@ def test_the_table_as_data(tmp_path):
 def test_a_name_is_as_good_as_a_dtype():
     model, x = torch.nn.Linear(3, 3), torch.ones(2, 3)
     asked = {"device": "cpu", "region": [None]}
-    named = dtypeguard.dryrun(model, x, dtypes=["bfloat16"], **asked)
-    assert named.to_dict() == dtypeguard.dryrun(model, x, dtypes=[torch.bfloat16], **asked).to_dict()
+    named = dtypeguard.dryrun(model, x, dtype=["bfloat16"], **asked)
+    assert named.to_dict() == dtypeguard.dryrun(model, x, dtype=[torch.bfloat16], **asked).to_dict()
 
 
 def test_progress_after_two_seconds_on_a_terminal(monkeypatch, capsys):
@@ -412,7 +419,7 @@ def test_no_progress_where_nobody_looks(monkeypatch, capsys):
 
 
 def test_one_cell_is_told_in_one_word():
-    assert str(dryrun(nn.Linear(3, 2), torch.ones(1, 3), dtypes="float32", region=None)).startswith(
+    assert str(dryrun(nn.Linear(3, 2), torch.ones(1, 3), dtype="float32", region=None)).startswith(
         "Linear: 1 cell, runs; kernels of "
     )
 
@@ -435,9 +442,9 @@ BAD = {
     "a missing argument": (lambda: dryrun(nn.Bilinear(3, 3, 2), X), TypeError, MISSING),
     "no model": (lambda: dryrun(F.relu, X), TypeError, "dryrun takes an nn.Module, not a function: write a "),
     "a lazy model": (lambda: dryrun(nn.LazyLinear(3), X), TypeError, "parameter weight of LazyLinear has no shape yet"),
-    "no dtypes": (lambda: dryrun(Net(), X, dtypes=32), TypeError, "dtypes takes a dtype such as torch.bfloat16"),
-    "no dtype": (lambda: dryrun(Net(), X, dtypes=[]), ValueError, "dtypes is empty: name at least one of bfloat16, "),
-    "an integer": (lambda: dryrun(Net(), X, dtypes=[torch.int8]), ValueError, "dtypes=int8 is none of bfloat16"),
+    "no dtypes": (lambda: dryrun(Net(), X, dtype=32), TypeError, "dtype takes a dtype such as torch.bfloat16"),
+    "no dtype": (lambda: dryrun(Net(), X, dtype=[]), ValueError, "dtype is empty: name at least one of bfloat16, "),
+    "an integer": (lambda: dryrun(Net(), X, dtype=[torch.int8]), ValueError, "dtype=int8 is none of bfloat16"),
     "a region": (lambda: dryrun(Net(), X, region=[F64]), ValueError, "region=float64 is none of None, bflo"),
     "meta": (lambda: dryrun(Net(), X, device="meta"), ValueError, "device='meta': there are no kernels on meta"),
     "no such device": (lambda: dryrun(Net(), X, device="xla"), ValueError, "device='xla' is not here"),

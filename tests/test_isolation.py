@@ -77,8 +77,8 @@ TOOLS = {
     "jit.trace in an audit": a_trace_in_an_audit,
     "export in an audit": an_export_in_an_audit,
     "compare": lambda: compare(MODEL, X, dtype=torch.bfloat16),
-    "dryrun": lambda: dryrun(MODEL, X, dtypes=torch.bfloat16, region=None),
-    "check_module": lambda: check_module(MODEL, batch=X, dtypes=torch.float32, region=None),
+    "dryrun": lambda: dryrun(MODEL, X, dtype=torch.bfloat16, region=None),
+    "check_module": lambda: check_module(MODEL, batch=X, dtype=torch.float32, region=None),
 }
 
 

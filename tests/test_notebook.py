@@ -134,7 +134,7 @@ def results():
         model(x)
     comparison = dtypeguard.compare(model, x, dtype=torch.bfloat16)
     kept = comparison.keep(error=0.5)
-    table = dtypeguard.dryrun(model, x, dtypes=["float32", "bfloat16"], region=[None])
+    table = dtypeguard.dryrun(model, x, dtype=["float32", "bfloat16"], region=[None])
     watch = dtypeguard.amp.watch(model, torch.optim.SGD(model.parameters(), lr=0.1))
     watch.remove()
     return {

@@ -104,13 +104,13 @@ def passed_marker_without_tensors(): pass
 @watched(ignore=["DG1"])
 def passed_marker_ignores(): bad()
 
-@watched(rules=["DG2"])
+@watched(select=["DG2"])
 def passed_marker_selects(dtype_audit): bad()
 
-@watched(fail=False)
+@watched(fail_on="never")
 def passed_marker_does_not_fail(dtype_audit): bad(); assert len(dtype_audit.findings) == 1
 
-@watched(fail=False)
+@watched(fail_on="never")
 class Closest:
     @watched(fail=True)
     def failed_closest(self): bad()
@@ -172,7 +172,7 @@ TOO_LATE = {
     "while the test runs": "def test(request): request.node.add_marker('dtype_audit'); good()",
     "after the fixture dtype_audit has begun": (
         "@pytest.fixture\ndef adds(request, dtype_audit):\n"
-        "    request.node.add_marker(pytest.mark.dtype_audit(fail=False))\n"
+        "    request.node.add_marker(pytest.mark.dtype_audit(fail_on='never'))\n"
         "def test(adds): good()"
     ),
 }
@@ -188,9 +188,9 @@ def test_a_marker_that_is_added_too_late_is_an_error(outcomes, when):
 def test_the_lowest_severity_that_fails(outcomes):
     info = "    torch.tensor(__import__('numpy').float64(1))\n"
     outcomes(f"def test(dtype_audit):\n{info}", passed=1)
-    outcomes(f"@pytest.mark.dtype_audit(severity='info')\ndef test(dtype_audit):\n{info}", failed=1)
-    result = outcomes("@pytest.mark.dtype_audit(severity='worse')\ndef test(dtype_audit): pass", failed=1)
-    result.stdout.fnmatch_lines(["*severity='worse' is none of 'info', 'warning', 'error'*"])
+    outcomes(f"@pytest.mark.dtype_audit(fail_on='info')\ndef test(dtype_audit):\n{info}", failed=1)
+    result = outcomes("@pytest.mark.dtype_audit(fail_on='worse')\ndef test(dtype_audit): pass", failed=1)
+    result.stdout.fnmatch_lines(["*fail_on='worse' is none of 'info', 'warning', 'error'*"])
 
 
 # --- what is said
@@ -231,8 +231,8 @@ def test_a_fault_in_the_body_is_at_the_test_s_own_line(outcomes):
         ("ignore=['DG999']", "dtype_audit: ignore='DG999' is no rule*"),
         (
             "ignores=[]",
-            "*dtype_audit(rules=None, ignore=(), values=None, every=None, source=None, omit=None, "
-            "baseline=None, severity='warning', fail=True) does not take ignores",
+            "*dtype_audit(select=None, ignore=(), values=None, every=None, source=None, omit=None, "
+            "baseline=None, fail_on='warning') does not take ignores",
         ),
         ("'DG1', x=3", "*does not take 'DG1', x"),
         ("baseline='gone.json'", "dtype_audit: there is no baseline *gone.json*"),
@@ -247,7 +247,7 @@ def test_a_marker_that_is_wrong(outcomes, arguments, message):
 def test_help_names_it(pytester):
     result = pytester.runpytest("--fixtures", "-q")
     result.stdout.fnmatch_lines(["dtype_audit -- *", "*Audit the body of the test*"])
-    pytester.runpytest("--markers").stdout.fnmatch_lines(["@pytest.mark.dtype_audit(rules=None*"])
+    pytester.runpytest("--markers").stdout.fnmatch_lines(["@pytest.mark.dtype_audit(select=None*"])
     pytester.runpytest("--help").stdout.fnmatch_lines(
         ["*--dtypeguard-write-baseline*", "*dtypeguard_baseline (string)*"]
     )
@@ -330,7 +330,7 @@ def test_a_baseline_counts_in_assert_clean_too_unless_that_names_another(outcome
 
 
 def test_mere_information_is_known_too(outcomes, pytester, ci):
-    test = "@pytest.mark.dtype_audit(severity='info')\ndef test(): torch.ones(3) * torch.ones(3).double()"
+    test = "@pytest.mark.dtype_audit(fail_on='info')\ndef test(): torch.ones(3) * torch.ones(3).double()"
     outcomes(test, failed=1)
     outcomes(test, "--dtypeguard-write-baseline", ini=INI, passed=1)
     outcomes(test, ini=INI, passed=1)

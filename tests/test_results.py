@@ -187,8 +187,8 @@ def test_a_dtype_goes_by_its_names(dtype, name):
     told = str(dtype).removeprefix("torch.")
     assert compare(LAYER, X, dtype=name).to_dict()["dtype"] == told
     assert compare(LAYER, X, region=name).to_dict()["region"] == told
-    assert dryrun(LAYER, X, dtypes=name, region=[None, name], device="cpu")[name, dtype, name].parameters is dtype
-    assert {cell.input_dtype for cell in check_module(LAYER, batch=X, dtypes=name, region=None).cells} == {dtype}
+    assert dryrun(LAYER, X, dtype=name, region=[None, name], device="cpu")[name, dtype, name].parameters is dtype
+    assert {cell.input_dtype for cell in check_module(LAYER, batch=X, dtype=name, region=None).cells} == {dtype}
     assert describe(LAYER, dtype=name)[""].dtype is dtype
 
 
@@ -205,7 +205,7 @@ WRONG = {
         lambda: compare(model=LAYER, batch=X, dtype=BF16), TypeError,
         "write model without its name, as the first value",
     ),
-    "dryrun(m, x, dtype=)": (lambda: dryrun(LAYER, X, dtype=BF16), TypeError, "dtype=: did you mean dtypes=?"),
+    "dryrun(m, x, dtypes=)": (lambda: dryrun(LAYER, X, dtypes=BF16), TypeError, "dtypes=: did you mean dtype=?"),
     "manifest(m, shape=)": (
         lambda: dtypeguard.manifest(LAYER, shape=True), TypeError,
         "manifest: there is no option shape=: did you mean shapes="
@@ -247,7 +247,7 @@ def test_values_of_options_ignore_case(upper):
     guard(nn.Linear(3, 2), mode=mode, casting=casting, depth=depth, autocast=autocast, verify=verify)
     with audit(values=way) as report:
         X + X
-    report.assert_clean(severity=severity)
+    report.assert_clean(fail_on=severity)
 
 
 def test_a_batch_goes_by_place_and_by_name():

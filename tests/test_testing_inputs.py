@@ -457,12 +457,12 @@ def test_axes_hold_for_all_arguments():
 
 
 def test_options_narrow_every_argument():
-    options = {"dtypes": F64, "layout": "offset", "requires_grad": True, "elements": st.just(1), "device": "cpu"}
+    options = {"dtype": F64, "layout": "offset", "requires_grad": True, "elements": st.just(1), "device": "cpu"}
     for inputs in drawn(inputs_for(symbolic, **options)):
         for x in inputs.args:
             assert (x.dtype, x.requires_grad, x.storage_offset()) == (F64, True, 1)
             assert (x == 1).all()
-    assert reached(inputs_for(symbolic, dtypes=(F16, BF16)), lambda i: i.args[0].dtype) == {F16, BF16}
+    assert reached(inputs_for(symbolic, dtype=(F16, BF16)), lambda i: i.args[0].dtype) == {F16, BF16}
 
 
 def test_elements_of_one_argument_those_of_rest_and_in_containers_included():
@@ -553,7 +553,7 @@ def test_what_cannot_be_drawn_is_refused_at_the_call(fn, error, said):
         ({"elements": 3}, TypeError, "is not a strategy of numbers"),
         ({"axes": {"d": 3}}, ValueError, "no axis 'd'; its named axes are b, c"),
         ({"layout": "sideways"}, ValueError, "'contiguous', 'transposed'"),
-        ({"dtypes": torch.int64}, AnnotationError, "none of its dtypes is among those in dtypes="),
+        ({"dtype": torch.int64}, AnnotationError, "none of its dtypes is among those in dtype="),
     ],
 )
 def test_unknown_options_are_refused_at_the_call(options, error, said):

@@ -398,7 +398,7 @@ def _kinds(dtype):
 def test_every_kind_of_number_is_reached_in_every_floating_dtype(dtype):
     goals = {name: lambda x, kind=kind: kind(x.to(torch.float64)).any() for name, kind in _kinds(dtype).items()}
     assert "nan" in goals
-    assert missing(goals, tensors(Shaped[Tensor, "4"], dtypes=dtype, layout="contiguous"), within=6000) == set()
+    assert missing(goals, tensors(Shaped[Tensor, "4"], dtype=dtype, layout="contiguous"), within=6000) == set()
 
 
 @pytest.mark.thin(3)
@@ -411,19 +411,19 @@ def test_both_parts_of_complex_numbers_reach_infinity_nan_and_the_edges(dtype):
         return (numbers.isnan() if value != value else numbers == value).any()
 
     goals = {(value, part): functools.partial(reaches, value=value, part=part) for value in values for part in (0, 1)}
-    assert missing(goals, tensors(Shaped[Tensor, "4"], dtypes=dtype, layout="contiguous"), within=6000) == set()
+    assert missing(goals, tensors(Shaped[Tensor, "4"], dtype=dtype, layout="contiguous"), within=6000) == set()
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.uint64], ids=str)
 def test_the_extremes_of_integers_are_reached(dtype):
     info = torch.iinfo(dtype)
     goals = {n: lambda x, n=n: n in x.tolist() for n in {info.min, info.max, 0, 1, 2, max(info.min, -1)}}
-    assert missing(goals, tensors(Shaped[Tensor, "4"], dtypes=dtype, layout="contiguous"), within=6000) == set()
+    assert missing(goals, tensors(Shaped[Tensor, "4"], dtype=dtype, layout="contiguous"), within=6000) == set()
 
 
 @pytest.mark.parametrize("width", [1, 4, 7])
 def test_integers_of_few_bits_stay_in_their_bits(width):
-    values = drawn(tensors(Shaped[Tensor, "4"], dtypes=getattr(torch, f"uint{width}"), layout="contiguous"), 40)
+    values = drawn(tensors(Shaped[Tensor, "4"], dtype=getattr(torch, f"uint{width}"), layout="contiguous"), 40)
     stored = torch.cat([value.view(torch.uint8) for value in values])
     assert {0, 2**width - 1} <= set(stored.tolist())
     assert stored.max() < 2**width
@@ -613,8 +613,8 @@ def test_axes_are_what_was_asked(dims, axes, shapes):
         ({"device": "bad"}, ValueError, "device='bad'"),
         ({"device": 3.5}, TypeError, "device=3.5"),
         ({"requires_grad": "yes"}, TypeError, "requires_grad='yes'"),
-        ({"dtypes": "float33"}, ValueError, "dtypes=.float33. is no dtype"),
-        ({"dtypes": [torch.float32, 3]}, TypeError, "dtypes takes a dtype .* not 3"),
+        ({"dtype": "float33"}, ValueError, "dtype=.float33. is no dtype"),
+        ({"dtype": [torch.float32, 3]}, TypeError, "dtype takes a dtype .* not 3"),
         ({"elements": lambda: 3}, TypeError, r"elements=.*st.floats"),
     ],
 )  # fmt: skip
@@ -625,8 +625,8 @@ def test_options_that_make_no_sense_say_so(options, error, says):
 
 def test_options_that_leave_nothing_are_errors_of_the_annotation():
     for annotation, options in [
-        (X, {"dtypes": []}),
-        (tuple[X, Int64[Tensor, "n"]], {"dtypes": torch.int64}),
+        (X, {"dtype": []}),
+        (tuple[X, Int64[Tensor, "n"]], {"dtype": torch.int64}),
         (Float32[Tensor, "n n-3"], {"axes": {"n": 2}}),
         (Float32[Tensor, "b c"], {"axes": {"b": 2**40, "c": 2**40}}),
     ]:
@@ -644,7 +644,7 @@ def test_options_that_leave_nothing_are_errors_of_the_annotation():
     ],
 )
 def test_dtypes_narrow_those_of_the_annotation(annotation, dtypes, reached):
-    assert {x.dtype for x in drawn(tensors(annotation, dtypes=dtypes), 40)} == reached
+    assert {x.dtype for x in drawn(tensors(annotation, dtype=dtypes), 40)} == reached
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -661,7 +661,7 @@ def test_a_layout_is_what_was_asked(layout, device):
 @pytest.mark.thin(4)
 @pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype not in QUANTIZED], ids=str)
 def test_every_dtype_but_the_quantized_is_drawn_on_meta_in_every_layout(dtype):
-    asked = tensors(Shaped[Tensor, "b c h w"], axes=LARGE_ENOUGH, dtypes=dtype, device="meta")
+    asked = tensors(Shaped[Tensor, "b c h w"], axes=LARGE_ENOUGH, dtype=dtype, device="meta")
     for x in drawn(asked, 8):
         assert (x.dtype, x.device.type, tuple(x.shape)) == (dtype, "meta", (2, 3, 4, 5))
 
@@ -718,7 +718,7 @@ def _all_finite(x):
 @pytest.mark.thin(4)
 @pytest.mark.parametrize("dtype", [*FLOATING, torch.complex32, torch.complex64, torch.complex128], ids=str)
 def test_finite_leaves_infinity_and_nan_out(dtype):
-    assert all(map(_all_finite, drawn(tensors(Shaped[Tensor, "4"], dtypes=dtype, finite=True), 25)))
+    assert all(map(_all_finite, drawn(tensors(Shaped[Tensor, "4"], dtype=dtype, finite=True), 25)))
     if dtype is torch.float32:
         asked = tensors(X, elements=st.floats(width=32), finite=True)
         assert all(map(_all_finite, drawn(asked, 100)))

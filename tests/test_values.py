@@ -284,7 +284,7 @@ def twice(x: torch.Tensor) -> torch.Tensor:
 
 def test_a_comparison_of_what_has_lost_its_digits_is_a_place_where_harm_is_felt():
     corner = torch.tensor([[10.0, 20.0, 50.0, 60.0], [11.0, 20.5, 51.0, 60.5]]).half()
-    with dtypeguard.audit(values=True, rules="DG902") as report:
+    with dtypeguard.audit(values=True, select="DG902") as report:
         boxes = corner[:, None] + 3500 * torch.arange(2, 18).half()[:, None]
         low, high = torch.maximum(boxes[0, :, :2], boxes[1, :, :2]), torch.minimum(boxes[0, :, 2:], boxes[1, :, 2:])
         size = (high - low).prod(1)

@@ -27,11 +27,11 @@ def test_what_is_advised_is_right(formula, tmp_path):
     file = tmp_path / "program.py"
     file.write_text(f"result = {formula}\nresult.tolist()\n")
     names = {name: value for name, value in globals().items() if name.isupper() or name == "torch"}
-    with audit(rules="DG9", values=True) as report:
+    with audit(select="DG9", values=True) as report:
         exec(compile(file.read_text(), str(file), "exec"), names)
     advised = {finding.fix.split("`")[1] for finding in report.findings}
     assert len(advised) == 1, report
-    with audit(rules="DG9", values=True) as after:
+    with audit(select="DG9", values=True) as after:
         better = eval(advised.pop(), names)
         better.tolist()
     assert after.findings == []
@@ -41,7 +41,7 @@ def test_what_is_advised_is_right(formula, tmp_path):
 
 
 def test_exp_alone_overflows_in_every_dtype():
-    with audit(rules="DG9", values=True) as report:
+    with audit(select="DG9", values=True) as report:
         torch.exp(LARGE).tolist()
     assert [finding.fix for finding in report.findings] == [
         "softmax, log_softmax and logsumexp subtract the largest value before they call exp: use the one that this is "

@@ -41,7 +41,7 @@ def test_a_norm_behind_a_norm(layers, shape, how):
 
 
 def silent(program):
-    with audit(rules="DG9", values=True) as report:
+    with audit(select="DG9", values=True) as report:
         program()
     assert report.faults == []
     assert [str(finding) for finding in report.findings if finding.severity != "info"] == []
@@ -164,6 +164,6 @@ TWINS = {
 
 @pytest.mark.parametrize("program", TWINS.values(), ids=list(TWINS))
 def test_what_is_lost_is_found_as_before(program):
-    with audit(rules="DG9", values=True) as report:
+    with audit(select="DG9", values=True) as report:
         program()
     assert [finding for finding in report.findings if finding.severity != "info"]

@@ -239,7 +239,6 @@ def _audit_options(audit: argparse.ArgumentParser) -> None:
     add = audit.add_argument
     add(
         "--select",
-        dest="rules",
         type=_list,
         action="extend",
         metavar="RULES",
@@ -336,7 +335,7 @@ def _dryrun_options(dry: argparse.ArgumentParser) -> None:
     says = "a function that returns a tensor, a tuple of positional or a dict of keyword arguments"
     add("--batch", metavar="package.module:make_batch", help=f"{says} (default: drawn from annotations)")
     says = "the dtypes of parameters and inputs, with commas"
-    add("--dtype", dest="dtypes", type=_list, metavar="DTYPES", help=says)
+    add("--dtype", type=_list, metavar="DTYPES", help=says)
     says = "the dtypes of autocast regions, with commas; none for no region (default: %(default)s)"
     add("--region", type=_list, metavar="DTYPES", default="none,float16,bfloat16", help=says)
     add("--device", help="whose kernels are asked: cpu, cuda, ... (default: the GPU if there is one)")

@@ -42,7 +42,7 @@ class Attention(nn.Module):
 
 def test_kernels_of_attention_that_take_half_only(device):
     model, x = Attention(), torch.randn(4, 1024, 768)
-    for cell in dryrun(model, x, dtypes=[F32, F16, BF16], device=device):
+    for cell in dryrun(model, x, dtype=[F32, F16, BF16], device=device):
         if cell.inputs is cell.parameters and cell.region is None:
             out = model.to(device, cell.parameters)(x.to(device, cell.inputs))
             assert (cell.status, cell.outputs) == ("runs", (out.dtype,))

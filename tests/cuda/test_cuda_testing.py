@@ -41,7 +41,7 @@ SMALL = {"x": st.floats(-1, 1, width=16), "ids": st.integers(0, 9)}
 @pytest.mark.parametrize("dtype", ON_CUDA, ids=str)
 def test_every_dtype_is_made_on_the_gpu(device, dtype):
     @relaxed
-    @given(tensors(Shaped[Tensor, "a b"], device=device, dtypes=dtype))
+    @given(tensors(Shaped[Tensor, "a b"], device=device, dtype=dtype))
     def law(x):
         assert (x.device, x.dtype) == (device, dtype)
 

@@ -104,14 +104,14 @@ assert_type(dtypeguard.audit(len, "ab").result, int)
 assert_type(dtypeguard.audit(nn.Linear(1, 1), t), dtypeguard.results.AuditReport[Any])
 assert_type(dtypeguard.audit(nn.Linear(1, 1), (t,)), dtypeguard.results.AuditReport[Any])
 kept: dtypeguard.results.AuditReport = dtypeguard.audit(len, "ab")  # any result
-with dtypeguard.audit(nn.Linear(1, 1), rules="DG1", ignore=["DG103"]) as report:
+with dtypeguard.audit(nn.Linear(1, 1), select="DG1", ignore=["DG103"]) as report:
     assert_type(report, dtypeguard.results.AuditReport[None])
-assert_type(dtypeguard.dryrun(nn.Linear(1, 1), {"input": t}, dtypes=[t.dtype]), dtypeguard.results.DryrunTable)
+assert_type(dtypeguard.dryrun(nn.Linear(1, 1), {"input": t}, dtype=[t.dtype]), dtypeguard.results.DryrunTable)
 assert_type(dtypeguard.dryrun(nn.Linear(1, 1), t)["bfloat16", t.dtype, None], dtypeguard.results.DryrunCell)
 assert_type(dtypeguard.dryrun(nn.Linear(1, 1), t).cells[0].status, Literal["runs", "repaired", "refused", "unknown"])
 assert_type(kept.findings[0].severity, Literal["info", "warning", "error"])
 assert_type(
-    testing.check_module(Net, batch=t, dtypes=["bf16", torch.float32], region=["bfloat16", None]).cells[0].status,
+    testing.check_module(Net, batch=t, dtype=["bf16", torch.float32], region=["bfloat16", None]).cells[0].status,
     Literal["FAILED", "trap", "cast", "refused", "same", "unsupported"],
 )
 assert_type(
@@ -120,7 +120,7 @@ assert_type(
 )
 assert_type(dtypeguard.compare(nn.Linear(1, 1), t, dtype="bf16"), dtypeguard.results.Comparison)
 assert_type(dtypeguard.guard(nn.Linear(1, 1), dtype="half", output_dtype="float32"), nn.Linear)
-testing.tensors(Tensor, dtypes=("int64", torch.bool))
+testing.tensors(Tensor, dtype=("int64", torch.bool))
 assert_type(dtypeguard.describe(nn.Linear(1, 1), depth="all", skip_modules=[nn.ReLU]), dtypeguard.results.Description)
 assert_type(dtypeguard.describe(nn.Linear(1, 1)).modules, list[dtypeguard.results.HeldModule])
 assert_type(dtypeguard.casts()[0], dtypeguard.results.CastRecord)
@@ -159,6 +159,6 @@ dtypeguard.dryrun(step, t)  # type: ignore[arg-type]  # pyright: ignore[reportAr
 dtypeguard.audit(step, t, rules="DG1")  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
 dtypeguard.guard(nn.Linear(1, 1), dtype="bflot16")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 dtypeguard.guard(nn.Linear(1, 1), dtype="int64")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-dtypeguard.dryrun(nn.Linear(1, 1), t, dtypes=["f23"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+dtypeguard.dryrun(nn.Linear(1, 1), t, dtype=["f23"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 dtypeguard.compare(nn.Linear(1, 1), t, dtype="f23")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
-testing.tensors(Tensor, dtypes="int128")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+testing.tensors(Tensor, dtype="int128")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from dtypeguard._tools.audit import AuditReport
 
 _MARKER = (
-    "dtype_audit(rules=None, ignore=(), values=None, every=None, source=None, omit=None, baseline=None, "
-    "severity='warning', fail=True): audit the test, with these options"
+    "dtype_audit(select=None, ignore=(), values=None, every=None, source=None, omit=None, baseline=None, "
+    "fail_on='warning'): audit the test, with these options"
 )
-_OF_AUDIT = ("rules", "ignore", "values", "every", "source", "omit")
-_OPTIONS = (*_OF_AUDIT, "baseline", "severity", "fail")
+_OF_AUDIT = ("select", "ignore", "values", "every", "source", "omit")
+_OPTIONS = (*_OF_AUDIT, "baseline", "fail_on")
 _INI, _WRITE, _SENT = "dtypeguard_baseline", "--dtypeguard-write-baseline", "dtypeguard_baseline"
 
 Rows = collections.Counter[tuple[str, ...]]
@@ -39,8 +39,7 @@ class _Watch:
     report: "AuditReport"
     options: dict[str, Any]  # of the marker
     baseline: Path | None
-    fail: bool
-    severity: str
+    fail_on: str
     writes: bool = False  # a baseline, so nothing fails
     asked: list[functools.partial[None]] | None = None  # calls of `assert_clean` that passed, once there was one
 
@@ -157,8 +156,7 @@ def _begin(item: pytest.Item) -> _Watch:
     of_audit |= {name: options[name] for name in _OF_AUDIT if name in options}
     audit = dtypeguard.audit(**of_audit)
     least = "warning" if suite is None else suite.fail_on
-    severity, fails = options.get("severity", least), options.get("fail", True) and not write
-    watch = _Watch(audit, audit.report, options, baseline, fails, severity, bool(write))
+    watch = _Watch(audit, audit.report, options, baseline, options.get("fail_on", least), bool(write))
     _listen(watch)
     return watch
 
@@ -166,16 +164,16 @@ def _begin(item: pytest.Item) -> _Watch:
 def _listen(watch: _Watch) -> None:
     """Remember how the test calls `assert_clean`, and let the configured baseline count there too."""
     judge = watch.report._judge
-    severity = "warning" if watch.severity == "never" else watch.severity
+    least = "warning" if watch.fail_on == "never" else watch.fail_on
 
     @functools.wraps(watch.report.assert_clean)
-    def assert_clean(ignore: Any = (), baseline: Any = watch.baseline, severity: Any = severity) -> None:
+    def assert_clean(ignore: Any = (), baseline: Any = watch.baseline, fail_on: Any = least) -> None:
         __tracebackhide__ = True
         watch.asked = watch.asked or []
         if watch.writes:
             return
-        judge(ignore, baseline, severity)
-        watch.asked.append(functools.partial(judge, ignore, baseline, severity))
+        judge(ignore, baseline, fail_on)
+        watch.asked.append(functools.partial(judge, ignore, baseline, fail_on))
 
     watch.report.assert_clean = assert_clean  # type: ignore[method-assign]  # of this one report
 
@@ -220,10 +218,10 @@ def _assert_clean(item: pytest.Item, watch: _Watch) -> None:
     if item.config.getoption(_WRITE):
         _remember(item.config, watch)
     told = _tell(item, watch)
-    if not watch.fail or watch.severity == "never":
+    if watch.writes or watch.fail_on == "never":
         return
     if told is not None and watch.asked is None:
-        if bad := [finding for finding in told if reaches(finding.severity, watch.severity)]:
+        if bad := [finding for finding in told if reaches(finding.severity, watch.fail_on)]:
             pytest.fail(brief(bad), pytrace=False)
         return
     for asked in [watch.report.assert_clean] if watch.asked is None else watch.asked:

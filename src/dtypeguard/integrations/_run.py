@@ -37,7 +37,7 @@ class WatchOptions(TypedDict, total=False):
 class AuditOptions(TypedDict, total=False):
     """The options of `dtypeguard.audit`."""
 
-    rules: str | Iterable[str] | None
+    select: str | Iterable[str] | None
     ignore: str | Iterable[str]
     values: bool | Literal["range"] | None
     every: Literal["2^k"] | int | None

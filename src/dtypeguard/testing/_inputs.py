@@ -47,7 +47,7 @@ def tensors(
     device: Any = None,
     layout: Any = None,
     requires_grad: Any = None,
-    dtypes: torch.dtype | DtypeName | Iterable[torch.dtype | DtypeName] | None = None,
+    dtype: torch.dtype | DtypeName | Iterable[torch.dtype | DtypeName] | None = None,
     elements: st.SearchStrategy[Any] | None = None,
     finite: bool = False,
 ) -> st.SearchStrategy[Any]:
@@ -63,7 +63,7 @@ def tensors(
         device: the device of tensors; default: torch's default device.
         layout: one of 'contiguous', 'transposed', 'strided', 'offset', 'expanded', 'channels_last'; default: any.
         requires_grad: whether floating and complex tensors require a gradient; default: only parameters do.
-        dtypes: a dtype, or several: only these of the annotation's dtypes are drawn.
+        dtype: a dtype, or several: only these of the annotation's dtypes are drawn.
         elements: a strategy of numbers, `st.floats(-1, 1)`; default: every value of the dtype.
         finite: True to draw no infinities and no NaN.
 
@@ -85,7 +85,7 @@ def tensors(
     ...     assert x.shape == (2, 3)
     >>> test()
     """
-    options = options_of(device, layout, requires_grad, dtypes, elements, finite)
+    options = options_of(device, layout, requires_grad, dtype, elements, finite)
     return Recipe(contract_of(annotation, "tensors"), {} if axes is None else axes, options).strategy()
 
 
@@ -131,7 +131,7 @@ def inputs_for(
     device: Any = None,
     layout: Any = None,
     requires_grad: Any = None,
-    dtypes: torch.dtype | DtypeName | Iterable[torch.dtype | DtypeName] | None = None,
+    dtype: torch.dtype | DtypeName | Iterable[torch.dtype | DtypeName] | None = None,
     elements: st.SearchStrategy[Any] | Mapping[str, st.SearchStrategy[Any]] | None = None,
     finite: bool = False,
 ) -> st.SearchStrategy[inspect.BoundArguments]:
@@ -145,7 +145,7 @@ def inputs_for(
     Args:
         fn_or_module: a function, a method or a module; it may be enforced, guarded or neither.
         elements: a strategy of numbers for all arguments, or `{"ids": st.integers(0, 99)}` for some.
-        axes, device, layout, requires_grad, dtypes, finite: as for `tensors`.
+        axes, device, layout, requires_grad, dtype, finite: as for `tensors`.
 
     Returns:
         A strategy, for `given`.
@@ -161,7 +161,7 @@ def inputs_for(
     >>> from torch import Tensor
     >>> def scale(x: Float[Tensor, "b c"], by: Float[Tensor, "c"]):
     ...     return x * by
-    >>> @given(inputs_for(scale, dtypes=torch.float32))
+    >>> @given(inputs_for(scale, dtype=torch.float32))
     ... def test(inputs):
     ...     assert scale(*inputs.args).shape == inputs.arguments["x"].shape
     >>> test()
@@ -174,7 +174,7 @@ def inputs_for(
             raise ValueError(f"elements: {contract.function} has no argument {name!r}, only {known}")
         _check_elements(strategy)
     plain = None if isinstance(elements, Mapping) else elements
-    options = options_of(device, layout, requires_grad, dtypes, plain, finite)
+    options = options_of(device, layout, requires_grad, dtype, plain, finite)
 
     return Recipe(contract, {} if axes is None else axes, options, signature, values, dict(own)).strategy()
 
@@ -383,7 +383,7 @@ def options_of(
     device: Any = None,
     layout: Any = None,
     requires_grad: Any = None,
-    dtypes: torch.dtype | DtypeName | Iterable[torch.dtype | DtypeName] | None = None,
+    dtype: torch.dtype | DtypeName | Iterable[torch.dtype | DtypeName] | None = None,
     elements: Any = None,
     finite: bool = False,
 ) -> Options:
@@ -405,15 +405,15 @@ def options_of(
             raise ValueError(f"device={device!r} is not a device: {error}") from None
     if elements is not None:
         _check_elements(elements)
-    return Options(device, layout, requires_grad, _dtypes(dtypes), elements, bool(finite))
+    return Options(device, layout, requires_grad, _dtypes(dtype), elements, bool(finite))
 
 
 def _dtypes(asked: Any) -> frozenset[torch.dtype] | None:
     if asked is None:
         return None
     return frozenset(
-        dtype_of(one, "dtypes")
-        for one in several("dtypes", asked, torch.dtype | str, "a dtype such as torch.float32, or several")
+        dtype_of(one, "dtype")
+        for one in several("dtype", asked, torch.dtype | str, "a dtype such as torch.float32, or several")
     )
 
 

@@ -38,10 +38,11 @@ _LESS = 5  # inside autocast a fifth of the inputs is drawn
 @unrecorded
 def check_module(
     factory: Callable[[], nn.Module] | nn.Module,
-    *,
+    /,
     batch: Any = None,
-    dtypes: torch.dtype | FloatName | Iterable[torch.dtype | FloatName] | None = None,
-    devices: torch.device | str | Iterable[torch.device | str] | None = None,
+    *,
+    dtype: torch.dtype | FloatName | Iterable[torch.dtype | FloatName] | None = None,
+    device: torch.device | str | Iterable[torch.device | str] | None = None,
     region: torch.dtype | FloatName | Iterable[torch.dtype | FloatName | None] | None = (None, "float16", "bfloat16"),
     compile: bool | str = False,
     axes: Any = None,
@@ -60,8 +61,8 @@ def check_module(
         factory: a callable without arguments that makes the model, such as its class; or a model, which is copied.
         batch: a tensor, a tuple of positional or a dict of keyword arguments, or a callable that returns one of
             these. Default: inputs are drawn from the annotations of its forward.
-        dtypes: the dtype, or several, of parameters and inputs; default: float32, float64, float16, bfloat16.
-        devices: the device, or several, of parameters and inputs; default: the CPU, and the GPU if there is one.
+        dtype: the dtype, or several, of parameters and inputs; default: float32, float64, float16, bfloat16.
+        device: the device, or several, of parameters and inputs; default: the CPU, and the GPU if there is one.
         region: the dtype of an autocast region, None for no region, or several of them; default: all three.
         compile: whether to compile too: True for the backend 'aot_eager', or the name of a backend. This calls
             `torch.compiler.reset`.
@@ -84,9 +85,9 @@ def check_module(
     ['torch.float16', 'torch.bfloat16']
     """
     __tracebackhide__ = True
-    asked = read("dtypes", _DTYPES if dtypes is None else dtypes, FLOATING)
+    asked = read("dtype", _DTYPES if dtype is None else dtype, FLOATING)
     regions = read("region", region, _REGIONS)
-    places = _places(devices)
+    places = _places(device)
     backend = _backend(compile)
     if max_examples < 1:
         raise ValueError(f"max_examples={max_examples!r}: draw at least one input")
@@ -242,19 +243,19 @@ def _as_list(name: str, value: Any, kinds: Any, what: str, known: str) -> tuple[
     return asked
 
 
-def _places(devices: Any) -> tuple[torch.device, ...]:
+def _places(asked: Any) -> tuple[torch.device, ...]:
     present = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     found, known = [], ", ".join(present)
     for device in _as_list(
-        "devices", present if devices is None else devices, torch.device | str, "a device such as 'cpu'", known
+        "device", present if asked is None else asked, torch.device | str, "a device such as 'cpu'", known
     ):
         try:
             place = torch.empty(0, device=device).device
         except (RuntimeError, AssertionError, TypeError) as error:
             reason = str(error).partition("\n")[0]
-            raise ValueError(f"devices: {device!r} is not here, only {known} ({reason})") from None
+            raise ValueError(f"device: {device!r} is not here, only {known} ({reason})") from None
         if place.type == "meta":
-            raise ValueError("devices: nothing is computed on meta")
+            raise ValueError("device: nothing is computed on meta")
         found.append(place)
     return tuple(dict.fromkeys(found))
 

@@ -303,7 +303,7 @@ def one_dtype(trial: Trial) -> Iterator[Fault]:
 def _mixtures(trial: Trial) -> Iterator[tuple[Finding, str, str]]:
     """Where two floating dtypes meet inside: what the audit says, the one that is not the model's, where it is born."""
     own, model = trial.anchor_dtype, trial.fresh()
-    with audit(rules=("DG101", "DG102", "DG110"), ignore=()) as report:
+    with audit(select=("DG101", "DG102", "DG110"), ignore=()) as report:
         trial.call(model=model)
     for finding in report.findings:
         pair = {finding.from_dtype, finding.to_dtype} & FLOATING
@@ -324,7 +324,7 @@ def _born(finding: Finding, dtype: str) -> str | None:
 def values_right_in_half(trial: Trial) -> Iterator[Fault]:
     """What float32 spoils as well is not the dtype's fault."""
     model = trial.fresh()
-    with audit(rules=("DG9",), ignore=(), values=True) as report:
+    with audit(select=("DG9",), ignore=(), values=True) as report:
         trial.call(model=model)
     for finding in report.findings:
         if finding.severity != "info" and (finding.rule != "DG901" or " where float32 has " in finding.message):

@@ -132,7 +132,7 @@ def dtypes_for(spec: TensorSpec, options: Options, anchor: Anchor | None = None)
     if anchor is not None and anchor.dtype is not None and spec.concrete is None and anchor.dtype in known:
         fit = [d for d in fit if not d.is_floating_point or d is anchor.dtype or d in anchor.accepts]
     if not fit:
-        raise AnnotationError(f"no value of {spec.hint} is made: none of its dtypes is among those in dtypes=")
+        raise AnnotationError(f"no value of {spec.hint} is made: none of its dtypes is among those in dtype=")
     return tuple(fit)
 
 

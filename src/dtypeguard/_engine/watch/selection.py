@@ -8,7 +8,7 @@
     source = ["src/", "mypackage"]                # report lines of these folders and packages only
     omit = ["src/vendored/**"]                    # and not of these files: globs
 
-As with ruff, the file is the nearest one above the current folder that has the table, `rules=` stands in place of its
+As with ruff, the file is the nearest one above the current folder that has the table, `select=` stands in place of its
 `select` and `ignore`, and `ignore=` is added to them; `ignore` always beats `select`.
 
     y = a * b  # dtypeguard: ignore[DG102]        or without brackets: every rule
@@ -78,7 +78,7 @@ class Selection:
             on = select(table["select"]) if "select" in table else frozenset(RULES)
             on -= select(table.get("ignore", ()))
         else:
-            on = select(rules, "rules")
+            on = select(rules, "select")
         if source is not None or omit is not None:
             scope = scope_of(source, omit)
         else:

@@ -190,14 +190,14 @@ class AuditReport(Drawn, Generic[R]):
         self,
         ignore: Iterable[str] | str = (),
         baseline: str | os.PathLike[str] | None = None,
-        severity: SeverityName = "warning",
+        fail_on: SeverityName = "warning",
     ) -> None:
         """Raise AssertionError if there is a finding of severity warning or error.
 
         Args:
             ignore: rules to leave out, by id, name or family.
             baseline: a file that `save_baseline` wrote. Its findings are ignored.
-            severity: the lowest that fails.
+            fail_on: the lowest severity that fails.
 
         Raises:
             AssertionError: with the findings.
@@ -212,7 +212,7 @@ class AuditReport(Drawn, Generic[R]):
         """
         __tracebackhide__ = True
         self._over("assert_clean")
-        self._judge(ignore, baseline, severity)
+        self._judge(ignore, baseline, fail_on)
 
     def _over(self, name: str) -> None:
         """What is harmless, and what is not, is known when the audit has ended."""
@@ -224,13 +224,13 @@ class AuditReport(Drawn, Generic[R]):
         self,
         ignore: Iterable[str] | str = (),
         baseline: str | os.PathLike[str] | None = None,
-        severity: str = "warning",
+        fail_on: str = "warning",
     ) -> None:
         __tracebackhide__ = True
         off = select(ignore)
-        severity = one_of("severity", severity, _SEVERITIES)
+        least = one_of("fail_on", fail_on, _SEVERITIES)
         known = None if baseline is None else load(baseline)
-        bad = [f for f in self.findings if reaches(f.severity, severity) and f.rule not in off]
+        bad = [f for f in self.findings if reaches(f.severity, least) and f.rule not in off]
         if known is not None:
             bad = known.new(bad)
         if bad:

@@ -28,7 +28,7 @@ from ..calls import call_of
 
 P = ParamSpec("P")
 _NAMES = ("model", "optimizer", "scaler")
-_OPTIONS = {"rules": None, "ignore": (), "values": None, "every": None, "source": None, "omit": None}
+_OPTIONS = {"select": None, "ignore": (), "values": None, "every": None, "source": None, "omit": None}
 T = TypeVar("T")
 # What these and the rules listen to is registered when they are imported.
 ENGINE = (exports, models, program)
@@ -100,7 +100,7 @@ def audit(
     /,
     batch: Tensor,  # before the form below: a Tensor is an Iterable of anything
     *,
-    rules: Iterable[str] | str | None = None,
+    select: Iterable[str] | str | None = None,
     ignore: Iterable[str] | str = (),
     values: bool | Literal["range"] | None = None,
     every: Literal["2^k"] | int | None = None,
@@ -115,7 +115,7 @@ def audit(
     optimizer: Optimizer | Iterable[Optimizer] | None = None,
     scaler: GradScaler | None = None,
     *,
-    rules: Iterable[str] | str | None = None,
+    select: Iterable[str] | str | None = None,
     ignore: Iterable[str] | str = (),
     values: bool | Literal["range"] | None = None,
     every: Literal["2^k"] | int | None = None,
@@ -130,7 +130,7 @@ def audit(
     /,
     batch: tuple[Any, ...] | Mapping[str, Any],
     *,
-    rules: Iterable[str] | str | None = None,
+    select: Iterable[str] | str | None = None,
     ignore: Iterable[str] | str = (),
     values: bool | Literal["range"] | None = None,
     every: Literal["2^k"] | int | None = None,
@@ -157,12 +157,12 @@ def audit(*args: Any, **kwargs: Any) -> Any:
     program computes, and leaves nothing installed in torch. Compiled functions run eagerly during an audit.
 
     Args:
-        function: the function to call, in the second form. All other arguments are passed to it, `rules=` too.
+        function: the function to call, in the second form. All other arguments are passed to it, `select=` too.
         batch: a tensor, a tuple of positional or a dict of keyword arguments: the model is called with it.
         model: the model, or several, for their names in messages. Other modules are named after their class.
         optimizer: the optimizer, or several, if they were made before the audit.
         scaler: the GradScaler, if it was made before the audit.
-        rules: the rules to use, by id, name or family (`DG1`), in the first form; default: `[tool.dtypeguard]` of
+        select: the rules to use, by id, name or family (`DG1`), in the first form; default: `[tool.dtypeguard]` of
             pyproject.toml, else all.
         ignore: the rules to leave out, in the first form. The comment `# dtypeguard: ignore[DG103]` leaves one out at
             its line.
@@ -241,9 +241,9 @@ audit.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
 
 
 def _recorder(
-    rules: Any = None, ignore: Any = (), values: Any = None, every: Any = None, source: Any = None, omit: Any = None
+    select: Any = None, ignore: Any = (), values: Any = None, every: Any = None, source: Any = None, omit: Any = None
 ) -> Recorder:
-    recorder = Recorder(Findings(Selection.read(rules, ignore, source=source, omit=omit)), Watching)
+    recorder = Recorder(Findings(Selection.read(select, ignore, source=source, omit=omit)), Watching)
     values = values.lower() if isinstance(values, str) else values
     if not (values is None or isinstance(values, bool) or values == RANGE):
         raise ValueError(

@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> Baseline | None:
     try:
-        Selection.read(options.rules, options.ignore, source=options.source, omit=options.omit)
+        Selection.read(options.select, options.ignore, source=options.source, omit=options.omit)
         try_files(options, "json", "html", "output", "write_baseline", streams=("json", "output"))
         if options.baseline is None or _is_to_come(options):
             return None
@@ -226,7 +226,7 @@ def _spare_children() -> None:
 
 def of_audit(options: Any) -> dict[str, Any]:
     """What `audit` is asked for."""
-    names = ("rules", "ignore", "values", "every", "source", "omit")
+    names = ("select", "ignore", "values", "every", "source", "omit")
     return {name: getattr(options, name) for name in names}
 
 

@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
         raise Usage(str(error)) from error
     model, batch = made_by(options.model), None if options.batch is None else made_by(options.batch)
     try:
-        table = tabled(model, batch, options.dtypes, regions, options.device)
+        table = tabled(model, batch, options.dtype, regions, options.device)
     except Undrawn as error:
         raise Usage(
             f"a batch is missing: write --batch package.module:function, which returns {error.needed}; none can be "
@@ -67,7 +67,7 @@ def _region(name: str) -> torch.dtype | None:
 
 def _check_required(options: argparse.Namespace) -> None:
     """Raise ValueError if `--require` names what `--dtype` or `--region` leaves out."""
-    run = DTYPES if options.dtypes is None else tuple(dtype_of(name, "dtypes") for name in options.dtypes)
+    run = DTYPES if options.dtype is None else tuple(dtype_of(name, "dtype") for name in options.dtype)
     for name in options.require:
         if dtype_of(name, "require") not in run:
             there = ", ".join(map(name_of, run))

@@ -35,7 +35,7 @@ def dryrun(
     /,
     batch: Any = None,
     *,
-    dtypes: torch.dtype | FloatName | Iterable[torch.dtype | FloatName] | None = None,
+    dtype: torch.dtype | FloatName | Iterable[torch.dtype | FloatName] | None = None,
     region: torch.dtype | FloatName | Iterable[torch.dtype | FloatName | None] | None = (None, "float16", "bfloat16"),
     device: torch.device | str | None = None,
 ) -> DryrunTable:
@@ -51,7 +51,7 @@ def dryrun(
         batch: a tensor, a tuple of positional or a dict of keyword arguments, `(value,)` for one argument that is a
             dict or a tuple itself. Tensors of any floating dtype and of any shape that the model takes; they may be on
             meta. Default: it is drawn from the annotations of the model's forward.
-        dtypes: the dtype of parameters and floating inputs, or its name, or several; default: float32, float64,
+        dtype: the dtype of parameters and floating inputs, or its name, or several; default: float32, float64,
             float16 and bfloat16.
         region: the dtype of an autocast region, None for no region, or several of them; default: all three.
         device: whose kernels are asked; default: the GPU if there is one, else the CPU.
@@ -74,20 +74,20 @@ def dryrun(
     >>> table.assert_runs("bfloat16")
     """
     try:
-        return tabled(model, batch, dtypes, region, device)
+        return tabled(model, batch, dtype, region, device)
     except Undrawn as error:
         raise TypeError(str(error)) from error.__cause__
 
 
 @unrecorded
-def tabled(model: nn.Module, batch: Any, dtypes: Any = None, region: Any = REGIONS, device: Any = None) -> DryrunTable:
+def tabled(model: nn.Module, batch: Any, dtype: Any = None, region: Any = REGIONS, device: Any = None) -> DryrunTable:
     """What `dryrun` does.
 
     Raises:
         Undrawn: there is no batch.
     """
     original, root = Original(model), root_of(model)
-    asked = read("dtypes", DTYPES if dtypes is None else dtypes, FLOATING)
+    asked = read("dtype", DTYPES if dtype is None else dtype, FLOATING)
     regions = read("region", region, REGIONS)
     place = _as_device(device)
     with unheard(), apart(), aside():

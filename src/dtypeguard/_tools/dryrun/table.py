@@ -141,11 +141,9 @@ class DryrunTable(Drawn):
         """For each status but `runs`, the lines that are to blame, what is raised there, and what a guard casts."""
         for status in list(STATUSES)[1:]:
             cells = [cell for cell in self.cells if cell.status == status]
-            groups = _grouped((_sort_key(cell), cell) for cell in cells)
             lines = []
-            for _, found in groups:
-                first, *more = (found[0].error or "").split("\n")
-                lines += [f"{number(len(found), 'cell')}: {first}", *(f"  {line}" for line in more)]
+            for (refused,), found in _grouped((_refusal(cell)[0], cell) for cell in cells):
+                lines += _told(refused, found)
                 repaired = dict.fromkeys(text.partition(" from ")[0] for cell in found for text in cell.repairs)
                 if repaired:
                     lines.append(f"  a guard casts {', '.join(_some(list(repaired)))}")
@@ -179,9 +177,25 @@ def _key(cell: DryrunCell) -> tuple[torch.dtype | None, ...]:
     return cell.parameters, cell.inputs, cell.region
 
 
-def _sort_key(cell: DryrunCell) -> tuple[Any, ...]:
-    place = (cell.error or "").partition(": ")[0] if cell.finding is None else cell.finding.site
-    return place, bool(cell.finding)
+def _refusal(cell: DryrunCell) -> tuple[str, str]:
+    """Which operation was refused, with its line; and why, which has the dtypes of the cell."""
+    first = (cell.error or "").partition("\n")[0]
+    what, refused, why = first.partition(" was refused: ")
+    return what + refused.rstrip(": "), why
+
+
+def _told(refused: str, found: list[DryrunCell]) -> list[str]:
+    """An operation, and each reason for which it was refused, with the number of its cells."""
+    groups = [(why, cells) for (why,), cells in _grouped((_refusal(cell)[1], cell) for cell in found)]
+    count = number(len(found), "cell")
+    if len(groups) == 1:
+        why, details = groups[0][0], (found[0].error or "").split("\n")[1:]
+        return [f"{count}: {refused}{why and f': {why}'}", *(f"  {line}" for line in details)]
+    lines = [f"{count}: {refused}, for {len(groups)} reasons:"]
+    for why, cells in groups[:_FEW]:
+        lines += [f"  {len(cells)}: {why}", *(f"  {line}" for line in (cells[0].error or "").split("\n")[1:])]
+    rest = sum(len(cells) for _, cells in groups[_FEW:])
+    return [*lines, f"  ... {number(len(groups) - _FEW, 'more reason')}, {number(rest, 'cell')}"] if rest else lines
 
 
 def _dtype(value: Any) -> torch.dtype | None:

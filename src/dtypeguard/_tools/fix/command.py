@@ -76,7 +76,7 @@ class Mending:
         self._options, self._began, self._folder = options, time.time(), os.getcwd()
         self._interrupt = signal.getsignal(signal.SIGINT)
         self._runs: Runs | None = None
-        names = ("rules", "ignore", "values", "every", "source", "omit", "program", "module")
+        names = ("select", "ignore", "values", "every", "source", "omit", "program", "module")
         asked = {name: getattr(options, name) for name in names}
         asked["arguments"] = list(options.arguments)
         if options.prove:
