@@ -109,7 +109,8 @@ def error_for(
 ) -> DtypeGuardError:
     contract = call.contract
     if torch.compiler.is_compiling():  # Dynamo can build an exception from one text, and only that
-        return kind(f"{contract.function}: {headline(violations[0])}")
+        code = violations[0].code or kind.code
+        return kind(f"{contract.function}: {headline(violations[0])} [{code}]; the same call without torch.compile says what to write")
     instead = ""
     keeps = [_without_loss(call, violation) for violation in violations]  # each, for each has a fix of its own
     if kind is not CastError and all(keeps) and all(violation.repairable for violation in violations):
