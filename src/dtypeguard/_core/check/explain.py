@@ -109,8 +109,8 @@ def error_for(
 ) -> DtypeGuardError:
     contract = call.contract
     if torch.compiler.is_compiling():  # Dynamo can build an exception from one text, and only that
-        code = violations[0].code or kind.code
-        return kind(f"{contract.function}: {headline(violations[0])} [{code}]; the same call without torch.compile says what to write")
+        hint = f"[{violations[0].code or kind.code}]; the same call without torch.compile says what to write"
+        return kind(f"{contract.function}: {headline(violations[0])} {hint}")
     instead = ""
     keeps = [_without_loss(call, violation) for violation in violations]  # each, for each has a fix of its own
     if kind is not CastError and all(keeps) and all(violation.repairable for violation in violations):
