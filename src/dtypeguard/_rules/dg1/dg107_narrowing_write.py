@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from ..._engine.watch.events import Loading
@@ -55,20 +56,19 @@ def narrowed(event: Op, audit: Recorder) -> None:
     source, out, severity = source_of(event, audit), event.out, None
     if source is None:
         return
+    wide = f"allocate the target in the dtype of what is written to it: `dtype=torch.{name_of(source.dtype)}`"
     if source.is_complex() and not out.is_complex():
         loss = _loss(source)
-        advice = f"`dtype=torch.{name_of(source.dtype)}`, or write `.real` where it is meant"
+        advice = f"{wide}, or write `.real` where it is meant"
         severity = Severity.ERROR if loss else None
     elif source.is_floating_point() and out.is_floating_point() and source.dtype.itemsize > out.dtype.itemsize:
-        loss, advice = ", rounded", f"`dtype=torch.{name_of(source.dtype)}`, or cast where it is meant"
+        loss, advice = ", rounded", f"{wide}, or cast where it is meant"
+        if source.dtype is torch.float64:  # which few targets are meant to be
+            advice = f"write `.to(torch.{name_of(out.dtype)})` where it is meant; else {wide}"
     else:
         return
     does = f"writes {name_of(source.dtype)} into a {name_of(out.dtype)} tensor"
-    facts = {
-        "does": does,
-        "loss": loss,
-        "advice": f"allocate the target in the dtype of what is written to it: {advice}",
-    }
+    facts = {"does": does, "loss": loss, "advice": advice}
     suspect = audit.suspect(RULE, event, source, what=expression(event), **facts)
     suspect.find(audit, severity)
     node = audit.lineage.get(out)
