@@ -1,10 +1,12 @@
 """Numbers as a reader wants them."""
 
+import math
 import re
 import sys
 import textwrap
 from collections.abc import Iterable
 
+_FOLDED = 3  # names
 _LEVELS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588", ".:-=+*#@"  # eighths of a block, or else their darkness
 
 
@@ -54,15 +56,60 @@ def spark(shares: Iterable[float | None]) -> str:
     return "".join(levels[min(top, int(top * share + 0.5))] if share else " " for share in shares)
 
 
-def modules_shown(paths: list[str], most: int | None = 6) -> list[str]:
-    """Paths that differ only in numbers in one line: `blocks.0 ... blocks.11 (12 modules)`; None shows all lines."""
+def first_few(texts: list[str], most: int = 6) -> list[str]:
+    """The first of many, and how many more there are."""
+    return texts if len(texts) <= most + 1 else [*texts[:most], f"... {len(texts) - most} more"]
+
+
+def titled(name: str) -> str:
+    """The name of a module; the model itself has none."""
+    return name or "(the model itself)"
+
+
+def modules_shown(names: Iterable[str], modules: Iterable[str] = ()) -> list[str]:
+    """Names of modules, in one those that differ by numbers.
+
+    Args:
+        names: of the modules.
+        modules: the names of all modules: `layers.*.mlp` are all, `layers.{0,2-4}.mlp` some.
+    """
+    every: dict[str, set[str]] = {}
+    for name in modules:
+        every.setdefault(_starred(name), set()).add(name)
     groups: dict[str, list[str]] = {}
-    for path in paths:
-        groups.setdefault(re.sub(r"\d+", "*", path), []).append(path)
-    lines = [
-        group[0] if len(group) == 1 else f"{group[0]} ... {group[-1]} ({len(group)} modules)"
-        for group in groups.values()
-    ]
-    if most is None or len(lines) <= most + 1:
-        return lines
-    return [*lines[:most], f"... {number(len(lines) - most, 'more line')}"]
+    for name in names:
+        groups.setdefault(_starred(name), []).append(name)
+    rows: list[str] = []
+    for key, group in groups.items():
+        rows += [key] if len(group) >= _FOLDED and every.get(key) == set(group) else _braced(group)
+    return rows
+
+
+def _starred(name: str) -> str:
+    return ".".join("*" if part.isdecimal() else part for part in name.split("."))
+
+
+def _braced(names: list[str]) -> list[str]:
+    """Names that differ by numbers only: in one where each number of a place stands with each of the others."""
+    if len(names) < _FOLDED:
+        return list(map(titled, names))
+    parts = zip(*(name.split(".") for name in names), strict=True)
+    columns = [sorted(set(column), key=lambda part: (len(part), part)) for column in parts]
+    if math.prod(map(len, columns)) == len(set(names)):
+        return [".".join(c[0] if len(c) == 1 else f"{{{_ranges(list(map(int, c)))}}}" for c in columns)]
+    last = max(at for at, column in enumerate(columns) if len(column) > 1)
+    apart: dict[str, list[str]] = {}
+    for name in names:
+        apart.setdefault(name.split(".")[last], []).append(name)
+    return [row for group in apart.values() for row in _braced(group)]
+
+
+def _ranges(numbers: list[int]) -> str:
+    """`0,2-4`"""
+    rows: list[list[int]] = []
+    for number in numbers:
+        if rows and rows[-1][-1] == number - 1:
+            rows[-1].append(number)
+        else:
+            rows.append([number])
+    return ",".join(f"{row[0]}-{row[-1]}" if len(row) > 1 else f"{row[0]}" for row in rows)

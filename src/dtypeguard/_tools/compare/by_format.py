@@ -13,6 +13,7 @@ from ..._core.base.options import explained, positive
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..._show.svg import Chart
+from ..._show.text import modules_shown
 from ..formats.table import Format
 from .formatted import Formatted, reasons
 from .gradients import Gradients, gradients_of
@@ -22,7 +23,7 @@ from .mixing import Choice, Option, choices
 from .pictures import of_formats
 from .placed import Placed
 from .result import Comparison
-from .text import folded, percent
+from .text import percent
 from .trials import output_error
 
 RUNS = 5
@@ -232,7 +233,7 @@ class FormatComparison(Comparison):
         subject, count = self._subject, sum(held.count for held in self._subject.weights.values())
         front = self._choices()
         if bits is not None and front[0].cost > bits * count:
-            names = ", ".join(folded(self.stays, subject.weights))
+            names = ", ".join(modules_shown(self.stays, subject.weights))
             stay = f", as {names} stay{'s' * (len(self.stays) == 1)} in {self.wide}" if names else ""
             raise ValueError(f"keep(bits={bits:g}): the cheapest choice has {front[0].cost / count:.3g} bits{stay}")
         curve = [(one.cost / count, one.damage) for one in front]

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..._show.document import markup
 from ..._show.fragment import badge, facts, folded, joined, listed, table
+from ..._show.text import modules_shown, titled
 from ..formats.table import format_of
 from .bars import number, short
 from .pictures import HUES
-from .text import folded as grouped
-from .text import runs_of, titled
+from .text import runs_of
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -135,7 +135,7 @@ def _chosen_table(placed: dict[str, Any], wide: str, titles: Iterable[str] = ())
 
 
 def _names(some: Iterable[str], names: Iterable[str]) -> "Markup":
-    return joined(*(f"`{name}`" for name in grouped(some, names)))
+    return joined(*(f"`{name}`" for name in modules_shown(some, names)))
 
 
 def _gradients(data: dict[str, Any]) -> "Markup | None":

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from ..._core.base.dtypes import HALF
 from ..._core.base.errors import CompareError
 from ..._engine.operands import native
+from ..._show.text import modules_shown
 from ..formats.emulation import apart, restore
 from ..formats.products import Products, Weights
 from ..formats.table import FORMATS, Format, format_of
 from .batches import Batch
 from .reach import Modules
 from .subject import Loss, Subject, widest
-from .text import folded
 
 _OTHERS = HALF | {torch.float64}
 ROUTER = "a router: a choice reads its results"
@@ -157,7 +157,7 @@ def reasons(stays: Mapping[str, str], modules: Iterable[str]) -> list[str]:
     found: dict[str, list[str]] = {}
     for name, why in stays.items():
         found.setdefault(why, []).append(name)
-    return [f"{', '.join(folded(names, modules))} ({why})" for why, names in found.items()]
+    return [f"{', '.join(modules_shown(names, modules))} ({why})" for why, names in found.items()]
 
 
 def formatted(

@@ -11,13 +11,14 @@ from torch import nn
 
 from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
+from ..._show.text import modules_shown
 from .balance import Balance, cover, measured
 from .borders import keep_wide
 from .expected import Expected
 from .kept import Kept
 from .measure import INPUTS, Measured, measure
 from .subject import REFUSALS, Subject
-from .text import folded, of_whole, percent
+from .text import of_whole, percent
 from .trials import Trials
 from .units import within
 
@@ -355,7 +356,8 @@ class Search(Trials):
         others = None if found is None else self.units.closed(found)
         if others is None or self.units.price(others) > _SPREAD * self.units.price(names):
             return
-        rest = f"; for the rest of the error {', '.join(folded(others, self._found.modules))} would do" * bool(others)
+        rest = ", ".join(modules_shown(others, self._found.modules))
+        rest = f"; for the rest of the error {rest} would do" * bool(others)
         raise CompareError(
             f"keep(error={target:.3g}): {percent(share)} of this error is in the batch, which is rounded to "
             f"{name_of(self._subject.low)}, and what would take it in float32 holds "

@@ -13,10 +13,10 @@ from ..._core.base.modules import root_of
 from ..._core.base.options import kind_of, refuse_no_module
 from ..._show.result import Drawn
 from ..._show.svg import Chart
-from ..._show.text import wrapped
+from ..._show.text import modules_shown, wrapped
 from .borders import check_names, keep_wide
 from .pictures import of_kept
-from .text import folded, of_whole, percent, verified
+from .text import of_whole, percent, verified
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -91,7 +91,7 @@ class Kept(Drawn):
             wide: the name of the dtype in which these stay.
             low: what the rest is in; default: the dtype, or autocast.
         """
-        names = ", ".join(folded(self.names, modules)) or ("nothing but the batch" if self.runs else "nothing")
+        names = ", ".join(modules_shown(self.names, modules)) or ("nothing but the batch" if self.runs else "nothing")
         if self.names == ("",):
             names = "the whole model, as no part of it is enough"
         cost = f"; {of_whole(self.parameters)} of the parameters" if self.names else ""

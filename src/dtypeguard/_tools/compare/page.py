@@ -7,12 +7,13 @@ from typing import Any
 
 from ..._show.document import document
 from ..._show.fragment import badge, drawn, facts, folded, joined, listed, table, where
+from ..._show.text import titled
 from .bars import LEAST, PARTS, bar, number, scale_of, share, words_of
 from .formats_page import formats_of
 from .measure import INPUTS
 from .pictures import of_comparison, of_formats
 from .strip import above, strip_of
-from .text import of_whole, site_of, titled, verified
+from .text import of_whole, site_of, verified
 
 _PAGE = Path(__file__).parent / "compare"
 _SHOWN = 12  # rows of a list before the rest is folded

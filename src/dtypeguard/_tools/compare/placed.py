@@ -14,12 +14,12 @@ from ..._core.base.modules import root_of
 from ..._core.base.options import refuse_no_module
 from ..._show.result import Drawn
 from ..._show.svg import Chart
-from ..._show.text import wrapped
+from ..._show.text import modules_shown, wrapped
 from ..formats.emulation import emulate, restore
 from ..formats.table import Scale, format_of
 from .pictures import of_placed
 from .recipes import recipe
-from .text import folded, percent, runs_of
+from .text import percent, runs_of
 
 M = TypeVar("M", bound=nn.Module)
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -169,7 +169,7 @@ class Placed(Drawn):
         chosen[self.wide] = [name for name in self.names if name not in self.stays]
         for title, names in chosen.items():
             if names:
-                yield f"{'keep in' if title == self.wide else 'to'} {title}: {', '.join(folded(names, modules))}"
+                yield f"{'keep in' if title == self.wide else 'to'} {title}: {', '.join(modules_shown(names, modules))}"
         said = f"-> error {percent(self.error)}, {self.bits:.3g} bits a weight"
         if self.gradient is not None:
             said += f", gradients {percent(self.gradient)}"

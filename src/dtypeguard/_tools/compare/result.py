@@ -16,14 +16,14 @@ from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..._show.result import Drawn, Row
 from ..._show.svg import Chart
-from ..._show.text import cut, wrapped
+from ..._show.text import cut, titled, wrapped
 from .bisect import bisect
 from .keep import Search
 from .kept import Kept
 from .measure import DECIDED, INPUTS, Measured, Part
 from .pictures import of_comparison
 from .subject import Subject, widest
-from .text import COLUMNS, LARGE, bars, percent, site_of, titled
+from .text import COLUMNS, LARGE, bars, percent, site_of
 from .trials import output_error
 
 _SHOWN = 8  # layers of a printed comparison

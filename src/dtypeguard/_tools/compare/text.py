@@ -1,11 +1,10 @@
 """Numbers, names and places as a reader wants them."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ..._core.base.frames import shown
 
-_FOLDED = 3  # names
 _BAR = 12  # letters
 COLUMNS = 80
 LARGE = 0.01  # an error of a module's output that is worth telling
@@ -47,48 +46,6 @@ def verified(runs: int, low: str) -> str:
     return f"verified by {runs_of(runs)}" if runs else f"the whole model in {low}"
 
 
-def titled(name: str) -> str:
-    """The name of a module; the model itself has none."""
-    return name or "(the model itself)"
-
-
 def site_of(file: str, line: int) -> str:
     """`file:line`, from the working directory."""
     return f"{shown(file)}:{line}"
-
-
-def folded(names: Iterable[str], modules: Iterable[str]) -> list[str]:
-    """Names of modules, in one those that differ by a number: `layers.*.mlp` for all, `layers.{0,2-4}.mlp` for some."""
-    every: dict[str, set[str]] = {}
-    for name in modules:
-        every.setdefault(_starred(name), set()).add(name)
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(_starred(name), []).append(name)
-    rows: list[str] = []
-    for key, group in groups.items():
-        if len(group) < _FOLDED:
-            rows += map(titled, group)
-        elif every.get(key) == set(group):
-            rows.append(key)
-        elif key.count("*") == 1:
-            at = key.split(".").index("*")
-            rows.append(key.replace("*", f"{{{_ranges(sorted(int(name.split('.')[at]) for name in group))}}}"))
-        else:
-            rows += group
-    return rows
-
-
-def _starred(name: str) -> str:
-    return ".".join("*" if part.isdecimal() else part for part in name.split("."))
-
-
-def _ranges(numbers: list[int]) -> str:
-    """`0,2-4`"""
-    rows: list[list[int]] = []
-    for number in numbers:
-        if rows and rows[-1][-1] == number - 1:
-            rows[-1].append(number)
-        else:
-            rows.append([number])
-    return ",".join(f"{row[0]}-{row[-1]}" if len(row) > 1 else f"{row[0]}" for row in rows)

@@ -11,7 +11,7 @@ from ..._core.base.config import current_casting, current_mode
 from ..._core.base.dtypes import name_of
 from ..._core.doors.forward import Options
 from ..._show.result import Result
-from ..._show.text import modules_shown, number
+from ..._show.text import first_few, modules_shown, number
 from .held import HeldArgument, HeldModule
 from .words import demands, folded, held_line, listed, row, some
 
@@ -84,7 +84,8 @@ class Description(Result):
             width = min(22, max((len(name) for name, _ in rows), default=0) + 2)
             for name, text in rows:
                 yield from row(name, text, width)
-            yield from (line for path in modules_shown(paths) for line in folded(f"  {path}", "    ") if len(paths) > 1)
+            for path in first_few(modules_shown(paths)) if len(paths) > 1 else ():
+                yield from folded(f"  {path}", "    ")
         for text in self.ends():
             yield ""
             yield from folded(text)

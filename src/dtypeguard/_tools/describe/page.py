@@ -37,5 +37,5 @@ def _groups(description: Any) -> Iterator[dict[str, Any]]:
             "title": description.title(module, paths),
             "held": held_line(module),
             "demands": list(demands(module)),
-            "paths": modules_shown(paths, None) if several else [],
+            "paths": modules_shown(paths) if several else [],
         }

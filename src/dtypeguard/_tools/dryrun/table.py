@@ -1,5 +1,6 @@
 """What `dryrun` found: a table of cells, to print, to ask, to keep, to look at."""
 
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -13,7 +14,7 @@ from ..._core.base.options import explained
 from ..._show.chips import short
 from ..._show.result import Drawn
 from ..._show.svg import Matrix
-from ..._show.text import modules_shown, number
+from ..._show.text import first_few, modules_shown, number
 from .cells import DryrunCell, Status
 
 Dtype = torch.dtype | FloatName | None
@@ -25,7 +26,9 @@ STATUSES: dict[Status, str] = {
     "unknown": "it depends on values that are not computed",
 }
 _WIDE, _TITLE, _COLUMNS = 16, 20, 78  # columns of the printed table, of titles of a list, of its lines
-_FEW = 6  # names, or lines, of a longer list
+_FEW = 6  # lines of a longer list
+_NAMES = 12  # of modules
+_PACKAGES = re.compile(r"(?<= at )\S*[\\/](?:site|dist)-packages[\\/]")  # where they are installed says nothing
 
 
 class DryrunTable(Drawn):
@@ -146,7 +149,7 @@ class DryrunTable(Drawn):
                 lines += _told(refused, found)
                 repaired = dict.fromkeys(text.partition(" from ")[0] for cell in found for text in cell.repairs)
                 if repaired:
-                    lines.append(f"  a guard casts {', '.join(_some(list(repaired)))}")
+                    lines.append(f"  a guard casts {', '.join(first_few(list(repaired)))}")
             if lines:
                 yield status, lines
 
@@ -157,15 +160,22 @@ class DryrunTable(Drawn):
             cell for cell in own if cell.parameters in (torch.float32, None) and cell.inputs in (cell.parameters, None)
         ]
         for cell in own:
-            groups = _grouped((dtypes, path) for path, dtypes in cell.modules.items())
-            lines = [line for (dtypes,), paths in groups for line in _folded(", ".join(map(name_of, dtypes)), paths)]
+            names = {path: path.removeprefix(self.module).removeprefix(".") for path in cell.modules}
+            lines = []
+            for (dtypes,), found in _grouped((dtypes, names[path]) for path, dtypes in cell.modules.items()):
+                shown = first_few(modules_shown(found, names.values()), _NAMES)
+                lines += _folded(", ".join(map(name_of, dtypes)), shown)
             yield f"modules under autocast {dtype_title(cell.region)}, {dtype_title(cell.parameters)} parameters", lines
 
     def born(self) -> Iterator[tuple[str, list[str]]]:
-        """By the dtype of parameters, the lines at which other dtypes are born, without autocast."""
+        """By the dtypes of parameters, the lines at which other dtypes are born, without autocast."""
         cells = [c for c in self.cells if c.region is None and c.births and c.inputs in (c.parameters, None)]
+        dtypes: dict[str, list[str]] = {}
         for cell in cells:
-            yield f"born inside, {dtype_title(cell.parameters)} parameters", _some(list(cell.births))
+            for birth in cell.births:
+                dtypes.setdefault(_PACKAGES.sub("", birth), []).append(dtype_title(cell.parameters))
+        for (titles,), births in _grouped((tuple(titles), birth) for birth, titles in dtypes.items()):
+            yield f"born inside, {', '.join(titles)} parameters", first_few(births)
 
 
 def outputs(cell: DryrunCell) -> str:
@@ -210,17 +220,13 @@ def _line(*texts: str) -> str:
     return "".join(f"{text:<{_WIDE if n > 1 else 11}} " for n, text in enumerate(texts)).rstrip()
 
 
-def _folded(title: str, paths: list[str]) -> list[str]:
+def _folded(title: str, names: list[str]) -> list[str]:
     """Modules beside a title, in lines of a terminal's width."""
     first, indent = f"{title:<{_TITLE}}", " " * _TITLE
     return textwrap.wrap(
-        ", ".join(modules_shown(paths)), _COLUMNS, initial_indent=first, subsequent_indent=indent,
+        ", ".join(names), _COLUMNS, initial_indent=first, subsequent_indent=indent,
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
-
-
-def _some(texts: list[str]) -> list[str]:
-    return texts if len(texts) <= _FEW else [*texts[:_FEW], f"... {len(texts) - _FEW} more"]
 
 
 def _grouped(rows: Iterable[tuple[Any, ...]]) -> list[tuple[tuple[Any, ...], list[Any]]]:
