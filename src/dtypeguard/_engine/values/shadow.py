@@ -170,6 +170,8 @@ class Shadow:
             if held is not None:
                 held.row, held.read, held.integers, held.data, held.beside = row, False, integers, data, kept
                 pairs.append((tensor, held))
+                if self._measures and self.choices.is_rounding(op, args, self.node_of):
+                    held.write(tensor, tensor)
         if row.visits == 1:  # of a total what it was before
             row.exact = op.exact and not op.rounds(inputs, row.dtype)
             first = next((one for one in args if isinstance(one, Tensor) and one.dtype is row.dtype), None)
