@@ -261,9 +261,18 @@ class Row:
                 self.parent = parent
         return worse
 
-    def convict(self, error: float, whole: float) -> None:
-        """A difference that was judged by what was subtracted turns out to matter by itself."""
+    def convict(self, error: float, whole: float, source: "Row | None") -> bool:
+        """A difference that was judged by what was subtracted may matter by itself; whether it does.
+
+        Not where a line on the way from it to the `source` of the error has spoilt values in a way of its own.
+        """
+        for row in () if source is None else source.chain():
+            if row is self:
+                break
+            if row.cause not in (None, Cause.AMPLIFIED):
+                return False
         self.error, self.whole = max(self.error, error), max(self.whole, whole)
+        return True
 
 
 class Rows:

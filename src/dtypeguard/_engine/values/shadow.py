@@ -304,8 +304,9 @@ class Shadow:
             source = max(incoming, key=lambda one: one.error * one.cancellation)
             for one in incoming:
                 if one.cancellation > 1 and one.held.origin is not None and effective:
-                    one.held.origin.convict(one.error * one.cancellation, one.held.whole * one.cancellation)
-                    self.spoils(one.held.origin)
+                    by_itself = one.error * one.cancellation, one.held.whole * one.cancellation
+                    if one.held.origin.convict(*by_itself, one.row):
+                        self.spoils(one.held.origin)
         carried = 0.0 if source is None else source.error * (source.cancellation if lost else 1.0)
         origin = None if source is None or cancellation == 1 else source.held.origin
         if cancellation > _FAR * max((one.cancellation for one in incoming), default=1.0):
