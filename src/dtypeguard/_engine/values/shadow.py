@@ -391,7 +391,7 @@ class Shadow:
             row.absorbed = moves.absorbed(op, args, tensor, shadow)
             return
         target = writing.incoming[0]
-        others = [one for one in incoming[len(writing.incoming) :] if not loops(one.row, row)]
+        others = [one for one in incoming[len(writing.incoming) :] if not one.comes_of(row)]
         inherits = max((one.error for one in others), default=0.0) > _WRONG
         stuck = 0
         if not inherits and not row.backward and op.name not in BESIDES:
