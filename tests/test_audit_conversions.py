@@ -303,6 +303,27 @@ def integers_are_hashed_and_cut():
     return hashed.to(torch.int32), (ids * 2654435761).to(torch.int32) % 1000, (ids & 255).to(torch.int8)
 
 
+@HEALTHY.add()
+def bytes_are_summed_into_checksums():
+    data = torch.randint(128, 256, (4, 100), dtype=U8)
+    check = torch.zeros((), dtype=U8)
+    for chunk in data:
+        check += chunk.sum().to(U8)
+    return check, data.sum(1).to(U8)
+
+
+@BUGS.add("DG109", "frames.sum(0).to(U8)")
+def pictures_are_summed():
+    frames = torch.full((4, 8, 8), 200, dtype=U8)
+    return frames.sum(0).to(U8)
+
+
+@BUGS.add("DG109", "mask.sum().to(U8)")
+def a_mask_of_bytes_is_counted():
+    mask = (torch.arange(600) > 2).to(U8)
+    return mask.sum().to(U8)
+
+
 @pytest.mark.parametrize(("dtype", "size", "ends"), [(I8, 100, "-128 to 127"), (I16, 300, "-32768 to 32767"),
                                                      (I32, 100_000, "-2147483648 to 2147483647")])  # fmt: skip
 @pytest.mark.parametrize("in_place", [False, True])

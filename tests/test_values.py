@@ -274,6 +274,31 @@ def test_a_line_is_judged_by_its_worst_row():
     ]
 
 
+class SecondMoment(torch.optim.Optimizer):
+    @torch.no_grad()
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            state = self.state[p]
+            seen = state["seen"] = state.get("seen", 0) + 1
+            square = state.setdefault("square", torch.zeros_like(p, dtype=BF16))
+            square.mul_(0.999).add_((p.grad * p.grad).to(BF16), alpha=0.001)
+            p -= 0.01 * p.grad / (square.float() / (1 - 0.999**seen)).sqrt()
+
+
+def test_a_total_that_stands_still_is_no_fault_of_the_difference_that_is_added():
+    torch.manual_seed(1)
+    target, bias = 12 * torch.randn(64) + 20, nn.Parameter(torch.zeros(()))
+
+    def train():
+        optimizer = SecondMoment([bias], {})
+        for _ in range(2048):
+            optimizer.zero_grad()
+            F.mse_loss(bias.expand(64), target).backward()
+            optimizer.step()
+
+    assert {rule for rule, _ in found(audited(train)[0])} == {"DG903"}
+
+
 # ---------------------------------------------------------------- what is not shadowed, and what is refused
 
 

@@ -128,6 +128,18 @@ def sum_of_neumaier():
     return (total + rest).item()
 
 
+def noise_of_16_bits():
+    sound = torch.sin(8400 * torch.arange(8000) / 8000) / 6
+    rounded = (sound * 32767).round().clamp(-32768, 32767).to(torch.int16)
+    noise = [(rounded.float() / 32767 - sound).square().mean(), F.mse_loss(rounded.float() / 32767, sound)]
+    return (sound.square().mean() / torch.stack(noise)).log10().tolist()
+
+
+def fraction():
+    x = (torch.arange(800) / 7).sin().bfloat16() * 97.3
+    return (1 / (x - x.floor().long().bfloat16()).square().mean()).item()
+
+
 PROGRAMS = {
     "two ways": lambda: same_by_two_ways(F32),
     "two ways in bfloat16": lambda: same_by_two_ways(BF16),
@@ -140,7 +152,7 @@ PROGRAMS = {
     "a mask": lambda: torch.randn(2, 4).masked_fill(torch.tensor([True, False] * 2), -torch.inf).softmax(-1).tolist(),
     **{program.__name__.replace("_", " "): program for program in (
         ratio_of_a_policy, residual_of_a_fit, root_by_newton, minimum_by_lbfgs, sum_of_kahan, optimizer_of_kahan,
-        sum_of_neumaier,
+        sum_of_neumaier, noise_of_16_bits,
     )},
 }  # fmt: skip
 
@@ -156,6 +168,7 @@ TWINS = {
         (torch.arange(64.0) / 64 + 100).bfloat16()
     ),
     "what is left of one": lambda: (1 - torch.tensor(0.9999).bfloat16()).item(),
+    "a fraction": fraction,
     "a total": lambda: sum(([torch.tensor(0.1, dtype=BF16)] * 2000), torch.zeros((), dtype=BF16)).item(),
     "frames": lambda: (torch.tensor([0.8745, 0.8777]).bfloat16() * 2500).long().tolist(),
     "ids": lambda: torch.tensor([16777217, 33554435]).float().long().tolist(),

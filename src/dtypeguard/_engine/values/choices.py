@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..ops import Operator
+from ..ops import Cancels, Operator
 from .incoming import SINGLE_ERROR
 from .measure import Error
 from .memory import Memory, ShadowStorage
@@ -23,6 +23,7 @@ _FAR = 0.05  # of an axis, for a value that is sorted
 _KEPT = 64  # tensors of whole numbers
 _BOUNDS = frozenset("clamp clamp_min clamp_max minimum maximum nan_to_num".split())
 WHOLE = frozenset("round floor ceil trunc fix".split())
+_DIFFERENCES = Cancels.DIFFERENCE, Cancels.LOSS
 _NUMBERS = frozenset("div _to_copy mul".split())  # they make floats of integers
 _HAND_ON = _NUMBERS | frozenset("add sub remainder fmod clone neg abs".split())
 
@@ -33,11 +34,12 @@ class Choices:
     Attributes:
         spoil: the rows that spoiled values when they were measured.
         whole: whether there were whole numbers that became others.
+        rounds: whether the program has rounded floats to whole numbers.
     """
 
     def __init__(self, memory: Memory, spoil: set[Row]) -> None:
         self._memory, self.spoil = memory, spoil
-        self.whole = False
+        self.whole = self.rounds = False
         # By storage: floats that a program has rounded, how, what they would have been before, and where they are from.
         self._rounded: dict[int, tuple[weakref.ref[Any], Any, Tensor, Row | None]] = {}
 
@@ -51,6 +53,15 @@ class Choices:
                 self._rounded.clear()
             storage, exact = out.untyped_storage(), self._memory.read(args[0], self._memory.wider[args[0].dtype])
             self._rounded[storage._cdata] = weakref.ref(storage), op.func, exact.clone(), held.row
+            self.rounds = True
+
+    def is_rounding(self, op: Operator, args: Any, node_of: Callable[[Tensor], Any]) -> bool:
+        """Whether a difference is what the program rounded: its integers are of its values, not of their shadow."""
+        pair = args[:2]
+        if not self.rounds or op.cancels not in _DIFFERENCES or not all(isinstance(one, Tensor) for one in pair):
+            return False
+        nodes = [node for node in map(node_of, pair) if node is not None]
+        return len(nodes) == 2 and (_is_rounded(*nodes) or _is_rounded(*reversed(nodes)))
 
     def bounded(self, op: Operator, args: Any, kwargs: Any, out: Any) -> None:
         """Rounded numbers are kept within bounds, as a quantizer does: so are those that they would have been."""
@@ -189,6 +200,16 @@ class Choices:
         if not isinstance(value, Tensor):
             return torch.tensor(value, dtype=dtype)
         return self._memory.read(value, dtype) if value.dtype in self._memory.wider else value.to(dtype)
+
+
+def _is_rounded(node: Any, other: Any) -> bool:
+    """Whether a node is computed from integers that are those of another one, rounded to the nearest."""
+    for whole in node.ancestors():
+        if not whole.dtype.is_floating_point and not whole.dtype.is_complex:
+            behind = list(whole.ancestors())
+            if other in behind and any(one.op == "round" for one in behind[: behind.index(other)]):
+                return True
+    return False
 
 
 def decidable(held: list[ShadowStorage]) -> bool:

@@ -33,6 +33,11 @@ class Incoming:
         """With its error as it was measured last."""
         return cls(tensor, held.error, held, held.row, held.cancellation)
 
+    def comes_of(self, total: Row) -> bool:
+        """Whether it comes from the last round of a total, and its error too: `state += rate * (1 - state)`."""
+        row = self.row
+        return row is not None and loops(row, total) and any(one is total for one in row.chain())
+
 
 def all_incoming(given: Given, targets: list[Incoming]) -> list[Incoming]:
     """What is written to, and what comes in beside it."""

@@ -169,6 +169,11 @@ class Row:
         return min(_LARGE, _ROUNDINGS * self.half_ulp)
 
     @property
+    def may_be_rounding(self) -> bool:
+        """Whether its error may be roundings of its own dtype: an error of half precision is none of float32."""
+        return self.dtype in HALF or self.error <= _ROUNDINGS * self.half_ulp
+
+    @property
     def cause(self) -> Cause | None:
         """What it does to values, if anything."""
         if self.lost and not math.isinf(self.incoming):
@@ -234,7 +239,7 @@ class Row:
             return self.taken
         rows, common, own = list[Row](), set[Row](), False
         for row in self.chain():
-            if own := row in common and any(not one.exact for one in rows[1:]):
+            if own := row in common and any(not one.exact and one.may_be_rounding for one in rows[1:]):
                 break
             rows.append(row)
             other = () if row.against is None else tuple(row.against.chain())
@@ -242,7 +247,7 @@ class Row:
                 common.update(other)
         rows = [row for row in rows[1:] if not row.exact] or rows[1:]
         grown = [row for row in rows if row.error and row.incoming <= row.error / 2]
-        mine = [row for row in grown if row.dtype in HALF or row.error <= _ROUNDINGS * row.half_ulp]
+        mine = [row for row in grown if row.may_be_rounding]
         return next(iter([*mine, *(rows[-1:] if own else ()), *grown, *rows[-1:]]), None)
 
     def measured(self, error: Error, effective: float, incoming: float, parent: "Row | None") -> bool:
@@ -261,9 +266,18 @@ class Row:
                 self.parent = parent
         return worse
 
-    def convict(self, error: float, whole: float) -> None:
-        """A difference that was judged by what was subtracted turns out to matter by itself."""
+    def convict(self, error: float, whole: float, source: "Row | None") -> bool:
+        """A difference that was judged by what was subtracted may matter by itself; whether it does.
+
+        Not where a line on the way from it to the `source` of the error has spoilt values in a way of its own.
+        """
+        for row in () if source is None else source.chain():
+            if row is self:
+                break
+            if row.cause not in (None, Cause.AMPLIFIED):
+                return False
         self.error, self.whole = max(self.error, error), max(self.whole, whole)
+        return True
 
 
 class Rows:

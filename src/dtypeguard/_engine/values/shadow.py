@@ -170,6 +170,8 @@ class Shadow:
             if held is not None:
                 held.row, held.read, held.integers, held.data, held.beside = row, False, integers, data, kept
                 pairs.append((tensor, held))
+                if self._measures and self.choices.is_rounding(op, args, self.node_of):
+                    held.write(tensor, tensor)
         if row.visits == 1:  # of a total what it was before
             row.exact = op.exact and not op.rounds(inputs, row.dtype)
             first = next((one for one in args if isinstance(one, Tensor) and one.dtype is row.dtype), None)
@@ -302,8 +304,9 @@ class Shadow:
             source = max(incoming, key=lambda one: one.error * one.cancellation)
             for one in incoming:
                 if one.cancellation > 1 and one.held.origin is not None and effective:
-                    one.held.origin.convict(one.error * one.cancellation, one.held.whole * one.cancellation)
-                    self.spoils(one.held.origin)
+                    by_itself = one.error * one.cancellation, one.held.whole * one.cancellation
+                    if one.held.origin.convict(*by_itself, one.row):
+                        self.spoils(one.held.origin)
         carried = 0.0 if source is None else source.error * (source.cancellation if lost else 1.0)
         origin = None if source is None or cancellation == 1 else source.held.origin
         if cancellation > _FAR * max((one.cancellation for one in incoming), default=1.0):
@@ -388,7 +391,7 @@ class Shadow:
             row.absorbed = moves.absorbed(op, args, tensor, shadow)
             return
         target = writing.incoming[0]
-        others = [one for one in incoming[len(writing.incoming) :] if not loops(one.row, row)]
+        others = [one for one in incoming[len(writing.incoming) :] if not one.comes_of(row)]
         inherits = max((one.error for one in others), default=0.0) > _WRONG
         stuck = 0
         if not inherits and not row.backward and op.name not in BESIDES:

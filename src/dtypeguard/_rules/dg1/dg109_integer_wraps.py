@@ -22,8 +22,9 @@ RULE = Rule(
     why=(
         "Integer arithmetic is modulo the range of the dtype: 3 - 5 in uint8 is 254, 300 * 300 in int16 24464, 128**9 "
         "in int64 negative. Hashes and random numbers want that: large odd factors, and what goes on to operations on "
-        "bits, or of int64 to a remainder, are no finding. `~` on an integer mask flips bits: 1 becomes -2, or 254 in "
-        "uint8, which counts as true like -1 and 255. A float outside of an integer dtype becomes any number in it."
+        "bits, or of int64 to a remainder, are no finding; a sum of bytes that is cast to uint8, as checksums are, is "
+        "an info. `~` on an integer mask flips bits: 1 becomes -2, or 254 in uint8, which counts as true like -1 and "
+        "255. A float outside of an integer dtype becomes any number in it."
     ),
     unsafe=("clamp_first", "wider_integers", "wider_target"),
     sources=("https://github.com/pytorch/pytorch/issues/24180",),
@@ -254,8 +255,11 @@ def out_of_range(event: Op, audit: Recorder) -> None:
     if event.kind != "device":
         if source.dtype in INTEGERS and dtype in NARROW and dtype.itemsize < source.dtype.itemsize:
             bits_are_taken(event, audit)  # the lower ones
-        meant = not source.is_floating_point() and dtype is not torch.uint8 and not _is_count(audit.lineage.get(source))
-        _convert(event, source, meant, audit)
+        node, checks = audit.lineage.get(source), dtype is torch.uint8 and _is_checksum(source, audit)
+        if checks and (made := audit.lineage.get(event.out)) is not None:
+            made.owes((_SCATTERED,))
+        whole = not source.is_floating_point() and dtype is not torch.uint8
+        _convert(event, source, checks or (whole and not _is_count(node)), audit)
 
 
 @on("write", RULE)
@@ -292,6 +296,14 @@ def _is_count(node: Node | None) -> bool:
     if node is None:
         return False
     return node.op in _COUNTS or (node.op == "sum" and any(one.dtype is torch.bool for one in node.parents))
+
+
+def _is_checksum(source: Tensor, audit: Recorder) -> bool:
+    """Whether each number sums up bytes; a picture has more axes, and a sum of a mask is a count."""
+    node = audit.lineage.get(source)
+    if node is None or node.op != "sum" or source.ndim > 1 or all(one.dtype is not torch.uint8 for one in node.parents):
+        return False
+    return all(one.dtype is not torch.bool for one in node.ancestors(_NEAR))
 
 
 def _is_unpacked(node: Node | None) -> bool:

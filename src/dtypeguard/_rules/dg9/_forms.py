@@ -19,7 +19,8 @@ def instead(row: Row) -> str | None:
         tree = ast.parse(row.site.source.rstrip(":"))
     except SyntaxError:  # of several lines, or no Python
         return None
-    found = next(rewritten(tree), None)
+    overflows = row.name == "exp"  # so `expm1` does too
+    found = next((one for one in rewritten(tree) if not (overflows and "expm1" in one[1])), None)
     return found and f"write `{found[1]}`, which is finite and keeps its digits where the formula does not"
 
 
@@ -63,6 +64,8 @@ def _better(form: Form) -> Iterator[str]:
             yield f"torch.log1p({_write(x)})"
         case ("sub", ("exp", x), ("number", 1)):
             yield f"torch.expm1({_write(x)})"
+        case ("sub", ("number", 1), ("exp", x)):
+            yield f"-torch.expm1({_write(x)})"
         case ("sub", ("mean", x, *dim), y) if (one := _squared(x)) and _squared(y) == ("mean", one, *dim):
             yield f"torch.var({', '.join(map(_write, (one, *dim)))}, correction=0)"
         case ("sqrt", ("add", x, y)):
