@@ -191,7 +191,7 @@ class Comparison(Drawn):
             The modules, and the error that is left.
 
         Raises:
-            TypeError, ValueError: if the error is no number, or not positive, or more than 1 where the low dtype has less.
+            TypeError, ValueError: if the error is no number, not positive, or above 1 where the low dtype has less.
             CompareError: if there are no outputs to measure an error of, if not even the whole model in float32
                 reaches it, if it is the batch that has the error, or if the model has changed since.
 
