@@ -951,3 +951,15 @@ def test_threads_that_train_at_once():
         reports.append(report)
     assert (serious(report), report.faults) == ([], [])
     assert len(results) == 4
+
+
+def test_gradients_that_are_not_finite_behind_a_step_past_the_scaler_are_mended_there():
+    model = nn.Linear(4, 1)
+    optimizer, scaler = torch.optim.SGD(model.parameters()), torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    with audit() as report:
+        scaler.scale(model(torch.full((2, 4), 100.0)).sum()).backward()
+        optimizer.step()
+    assert {"DG312", "DG408"} <= {finding.rule for finding in report.findings}
+    head = str(report).partition("error[")[0]
+    assert "2 errors   `scaler.step(optimizer)` in place of `optimizer.step()`" in head
+    assert "DG901" not in head

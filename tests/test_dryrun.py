@@ -453,7 +453,7 @@ BAD = {
     "no such kind of cell": (
         lambda: table_of(region=[None]).assert_runs("int4"), KeyError,
         "no cell has int4: dryrun asks floating dtypes, bfloat16, float16, float32, float64; compare(model, batch, "
-        'format="int4") measures what int4 weights cost',
+        'format="int4") measures what its weights cost',
     ),
     "no such cell": (lambda: table_of(region=[None])[F32, F32, F16], KeyError, NO_CELL),
 }  # fmt: skip

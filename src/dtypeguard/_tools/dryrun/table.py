@@ -60,9 +60,7 @@ class DryrunTable(Drawn):
             other = next((dtype for dtype in wanted if dtype is not None and dtype not in FLOATING), None)
             if other is not None:
                 name, asked = name_of(other), ", ".join(sorted(map(name_of, FLOATING)))
-                costs = f'; compare(model, batch, format="{name}") measures what {name} weights cost' * (
-                    name in FORMATS
-                )
+                costs = f'; compare(model, batch, format="{name}") measures what its weights cost' * (name in FORMATS)
                 raise KeyError(f"no cell has {name}: dryrun asks floating dtypes, {asked}{costs}")
             kinds = zip(("parameters", "inputs", "region"), zip(*map(_key, self.cells), strict=True), strict=True)
             there = "; ".join(f"{kind} {_listed(dict.fromkeys(dtypes))}" for kind, dtypes in kinds)
