@@ -518,6 +518,7 @@ def test_a_baseline_lets_pass_what_was_known(tmp_path):
     ("args", "kwargs", "error", "text"),
     [
         ((3,), {}, TypeError, "model must be of type Module"),
+        ((None,), {}, TypeError, "the first value is None"),
         ((), {"model": "net"}, TypeError, "model must be of type Module"),
         ((), {"optimizer": 3}, TypeError, "optimizer must be of type Optimizer"),
         ((), {"scaler": 3}, TypeError, "scaler must be of type GradScaler"),

@@ -127,6 +127,7 @@ def test_the_current_folder_may_be_gone(tmp_path, monkeypatch):
         ("ignore = ['DG999']", r"ignore='DG999' is no rule: use ids or names, as in .*, or .*DG3, DG4"),
         ("severity = 'fatal'", r"severity='fatal' is not a severity: use one of 'info', 'warning', 'error'"),
         ("severity = 'warn'", r"severity='warn' is not a severity \(did you mean 'warning'\?\): use one of"),
+        ("ignore = ['integer-overflow']", r"is no rule \(did you mean 'integer-wraps'\?\)"),
         ("ignore = ['DG3O9']", r"ignore='DG3O9' is no rule \(did you mean 'DG309'\?\): use ids or names"),
         ("severity = 2", r"severity=2 is not a severity"),
         ("severity = ['info']", r"severity=\['info'\] is not a severity"),

@@ -951,3 +951,16 @@ def test_threads_that_train_at_once():
         reports.append(report)
     assert (serious(report), report.faults) == ([], [])
     assert len(results) == 4
+
+
+def test_gradients_that_are_not_finite_behind_a_step_past_the_scaler_are_mended_there():
+    model, scaler = nn.Linear(4, 1), torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    optimizer = torch.optim.SGD(model.parameters())
+    with audit(model, optimizer, scaler) as report:
+        for _ in range(2):
+            scaler.scale(model(torch.full((2, 4), 100.0)).sum().half()).backward()  # a second line to change: DG306
+            optimizer.step()
+    assert {"DG312", "DG408"} <= {finding.rule for finding in report.findings}
+    head = " ".join(str(report).partition("error[")[0].split())
+    assert "2 errors `scaler.step(optimizer)` in place of `optimizer.step()`" in head
+    assert "DG901" not in head

@@ -1298,9 +1298,13 @@ WRONG = {
     "an error in percent": (
         lambda: compare(LINEAR, X, dtype=BF16).keep(error="1%"), TypeError, "keep: error='1%' is no number: pass 0.01",
     ),
+    "an error of 200 %": (
+        lambda: compare(LINEAR, X, dtype=BF16).keep(error=2), ValueError,
+        "keep: error=2 is 200 %, and without keep the error is 0",
+    ),
     "a text for an error": (
         lambda: compare(LINEAR, X, dtype=BF16).keep(error="small"), TypeError,
-        "keep: error='small' is no number: pass a number, for example 1e-3",
+        "keep: error='small' is no number: pass a number, for example 0.01",
     ),
     "too small an error": (
         lambda: compare(planted()[0], planted()[1], dtype=BF16).keep(error=1e-12), CompareError,

@@ -429,6 +429,10 @@ def linear() -> nn.Module:
 
 
 BAD: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
+    "a batch beside each model": (
+        lambda tmp: dtypeguard.diff((linear(), X), (linear(), X)), TypeError,  # type: ignore[call-arg]
+        r"diff: a is a tuple: pass the model itself, and the batch behind it, \(a, b, batch\)",
+    ),
     "names that are no names": (
         lambda tmp: dtypeguard.diff(linear(), linear(), X, names="0"), TypeError,  # type: ignore[arg-type]
         "names is a dict of patterns, .* or a function, not '0'",

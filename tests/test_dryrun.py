@@ -450,6 +450,11 @@ BAD = {
     "no such device": (lambda: dryrun(Net(), X, device="xla"), ValueError, "device='xla' is not here"),
     "a key": (lambda: table_of(region=[None])["float32"], TypeError, "table['float32']: write table[parameters, inp"),
     "no such dtype": (lambda: table_of(region=[None])["floot", None, None], ValueError, "'floot' is no dtype"),
+    "no such kind of cell": (
+        lambda: table_of(region=[None]).assert_runs("int4"), KeyError,
+        "no cell has int4: dryrun asks floating dtypes, bfloat16, float16, float32, float64; compare(model, batch, "
+        'format="int4") measures what its weights cost',
+    ),
     "no such cell": (lambda: table_of(region=[None])[F32, F32, F16], KeyError, NO_CELL),
 }  # fmt: skip
 

@@ -232,9 +232,9 @@ def test_a_fault_in_the_body_is_at_the_test_s_own_line(outcomes):
         (
             "ignores=[]",
             "*dtype_audit(select=None, ignore=(), values=None, every=None, source=None, omit=None, "
-            "baseline=None, fail_on='warning') does not take ignores",
+            "baseline=None, fail_on='warning') does not take ignores (did you mean 'ignore'?)",
         ),
-        ("'DG1', x=3", "*does not take 'DG1', x"),
+        ("'DG1'", "*does not take 'DG1' without a name: write select='DG1'"),
         ("baseline='gone.json'", "dtype_audit: there is no baseline *gone.json*"),
     ],
 )

@@ -237,11 +237,23 @@ def test():
 
 
 WRONG = {
-    "option": (["--dtypeguard=stric"], "", "*argument --dtypeguard: invalid choice: *"),
+    "option": (
+        ["--dtypeguard=stric"],
+        "",
+        "*argument --dtypeguard: invalid choice: 'stric' (did you mean 'strict'[?]) (choose from *",
+    ),
     "option, nothing": (["--dtypeguard="], "", "*argument --dtypeguard: invalid choice: *"),
     "config for all": (["--dtypeguard=config:all"], "", "*argument --dtypeguard: invalid choice: *"),
-    "mode": ([], "dtypeguard_mode = stric", "*dtypeguard_mode='stric' is not a mode: use one of *"),
-    "casting": ([], "dtypeguard_casting = sage", "*dtypeguard_casting='sage' is not a casting: use one of *"),
+    "mode": (
+        [],
+        "dtypeguard_mode = stric",
+        "*dtypeguard_mode='stric' is not a mode (did you mean 'strict'[?]): use one of *",
+    ),
+    "casting": (
+        [],
+        "dtypeguard_casting = sage",
+        "*dtypeguard_casting='sage' is not a casting (did you mean 'safe'[?]): use one of *",
+    ),
 }
 
 
@@ -340,17 +352,24 @@ def test_the_marker(pytester, installed):
     [
         (
             "mode='stric'",
-            "dtypeguard: mode='stric' is not a mode: use one of strict, lenient, warn, off, strict:all, *",
+            "dtypeguard: mode='stric' is not a mode (did you mean 'strict'?): use one of strict, lenient, warn, *",
         ),
-        ("mod='strict'", "dtypeguard: the marker dtypeguard(mode=None, casting=None) does not take mod"),
-        ("'strict'", "dtypeguard: the marker dtypeguard(mode=None, casting=None) does not take 'strict'"),
+        (
+            "mod='strict'",
+            "dtypeguard: the marker dtypeguard(mode=None, casting=None) does not take mod (did you mean 'mode'?)",
+        ),
+        (
+            "'strict'",
+            "dtypeguard: the marker dtypeguard(mode=None, casting=None) does not take 'strict' without a name: write "
+            "mode='strict'",
+        ),
     ],
 )
 @pytest.mark.parametrize("options", [(), ("--dtypeguard=off:all",)], ids=["", "switched off"])
 def test_a_marker_that_is_wrong_fails_its_test_before_it_runs(outcomes, arguments, message, options):
     tests = f"@pytest.mark.dtypeguard({arguments})\ndef test(): print('ran')\ndef test_2(): pass"
     result = outcomes(tests, *options, errors=1, passed=1)
-    result.stdout.fnmatch_lines([message.replace("[", "[[]")])
+    result.stdout.fnmatch_lines([message.replace("[", "[[]").replace("?", "[?]")])
     result.stdout.no_fnmatch_line("*ran*")
     result.stdout.no_fnmatch_line("*_plugins*")  # no frames of ours
 
@@ -527,7 +546,7 @@ def test_not_used(dtypeguard_mode):
 
 @pytest.mark.parametrize("value", ["stric", "", "config:all", 3])
 def test_wrong(dtypeguard_mode, value):
-    with pytest.raises(ValueError, match="is not a mode: use one of strict, lenient, warn, off, strict:all"):
+    with pytest.raises(ValueError, match="is not a mode.*: use one of strict, lenient, warn, off, strict:all"):
         dtypeguard_mode(value)
     assert met() == "strict"
 """,

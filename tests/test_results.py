@@ -79,6 +79,16 @@ def test_a_result_is_data_json_and_a_page_that_needs_nothing_else(kind, tmp_path
     assert str(result)
 
 
+@pytest.mark.parametrize(
+    ("method", "name"), [("to_html", "report.html"), ("to_json", "report.json"), ("to_svg", "picture.svg")]
+)
+def test_a_folder_in_the_place_of_a_file_is_named(method, name, tmp_path):
+    with pytest.raises(IsADirectoryError) as caught:
+        getattr(compared(), method)(tmp_path)
+    inside = str(tmp_path / name)
+    assert str(caught.value) == f"path={str(tmp_path)!r} is a folder: name a file in it, {inside!r} for example"
+
+
 PARTS = {
     "Finding": lambda: audit(lambda: X.double() + X).findings[0],
     "Cast": lambda: audit(lambda: X.double() + X).casts[0],

@@ -757,6 +757,12 @@ def test_a_bad_annotation_is_refused_at_the_call(annotation, says):
     assert str(caught.value).startswith("tensors: ")
 
 
+@pytest.mark.parametrize(("annotation", "told"), [(int, "int"), (None, "None")])
+def test_a_hint_that_holds_no_tensors_is_refused(annotation, told):
+    with pytest.raises(TypeError, match=rf"^tensors: the annotation is {told}, .* st.from_type\({told}\)$"):
+        tensors(annotation)
+
+
 @pytest.mark.parametrize(
     "dims",
     ["n n-3000", "n n-n-1", "n n/0", "a b c d e f g h a-b-c-d-e-f-g-h", "n 2**n", "a b c d a/7-b/5+c/3-d/2",

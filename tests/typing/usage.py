@@ -119,6 +119,7 @@ assert_type(
     Literal["same", "rounding", "a rounds worse", "b rounds worse", "another function"],
 )
 assert_type(dtypeguard.compare(nn.Linear(1, 1), t, dtype="bf16"), dtypeguard.results.Comparison)
+assert_type(dtypeguard.compare(nn.Linear(1, 1), t, region="bf16"), dtypeguard.results.Comparison)
 assert_type(dtypeguard.guard(nn.Linear(1, 1), dtype="half", output_dtype="float32"), nn.Linear)
 testing.tensors(Tensor, dtype=("int64", torch.bool))
 assert_type(dtypeguard.describe(nn.Linear(1, 1), depth="all", skip_modules=[nn.ReLU]), dtypeguard.results.Description)
@@ -161,4 +162,5 @@ dtypeguard.guard(nn.Linear(1, 1), dtype="bflot16")  # type: ignore[arg-type]  # 
 dtypeguard.guard(nn.Linear(1, 1), dtype="int64")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 dtypeguard.dryrun(nn.Linear(1, 1), t, dtype=["f23"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 dtypeguard.compare(nn.Linear(1, 1), t, dtype="f23")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+dtypeguard.compare(nn.Linear(1, 1), t)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 testing.tensors(Tensor, dtype="int128")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -4,6 +4,7 @@ pytest loads it in every run: neither torch nor more of dtypeguard is imported b
 test does so, or packages are to be enforced. What dtypeguard must know then it finds in `told`.
 """
 
+import argparse
 import collections
 import contextlib
 import dataclasses
@@ -70,11 +71,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--dtypeguard",
-        choices=_LEGAL["mode"],
+        type=_mode_named,
         metavar="MODE",
         help="what a violation does: strict (the default), lenient, warn or off, for contracts written below the "
         "rootdir; strict:all, lenient:all, ...: for installed packages too; config: the mode that the program sets",
     )
+
+
+def _mode_named(value: str) -> str:
+    """A value of `--dtypeguard`; of `choices` argparse does not tell which one was meant."""
+    legal = _LEGAL["mode"]
+    if value not in legal:
+        meant = pyproject.near(value, legal)
+        raise argparse.ArgumentTypeError(
+            f"invalid choice: {value!r}{meant} (choose from {', '.join(map(repr, legal))})"
+        )
+    return value
 
 
 @pytest.hookimpl(tryfirst=True)  # a conftest may import dtypeguard, and set a mode
@@ -154,7 +166,8 @@ def _settings(config: pytest.Config, prefix: str = "", **chosen: str | None) -> 
     settings: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
     for name, value in settings.items():
         if value not in _LEGAL[name]:
-            raise ValueError(f"{prefix}{name}={value!r} is not a {name}: use one of {', '.join(_LEGAL[name])}")
+            meant = pyproject.near(value, _LEGAL[name])
+            raise ValueError(f"{prefix}{name}={value!r} is not a {name}{meant}: use one of {', '.join(_LEGAL[name])}")
     if "mode" in settings:
         mode, _, everywhere = settings["mode"].partition(":")
         program = mode == "config"
@@ -197,7 +210,12 @@ def marked(node: Any, name: str, text: str, takes: Sequence[str]) -> dict[str, A
     for marker in node.iter_markers(name):
         wrong = [*map(repr, marker.args), *(key for key in marker.kwargs if key not in takes)]
         if wrong:
-            raise TypeError(f"the marker {text.partition(':')[0]} does not take {', '.join(wrong)}")
+            meant = (
+                f" without a name: write {takes[0]}={marker.args[0]!r}"
+                if marker.args
+                else pyproject.near(wrong[0], takes)
+            )
+            raise TypeError(f"the marker {text.partition(':')[0]} does not take {', '.join(wrong)}{meant}")
         options = {**marker.kwargs, **options}
     return options
 

@@ -13,18 +13,26 @@ def as_json(data: dict[str, Any], path: str | os.PathLike[str] | None) -> str:
     """Plain data as JSON, which is written to a file too if a path is given."""
     text = json.dumps(data, indent=1, allow_nan=False)
     if path is not None:
-        write(path, text + "\n")
+        write(path, text + "\n", "report.json")
     return text
 
 
-def write(path: str | os.PathLike[str], content: str | bytes) -> None:
+def write(path: str | os.PathLike[str], content: str | bytes, example: str = "report.txt") -> None:
     """Write a text or bytes, all or nothing: an old file stays as it is until the new one is complete.
+
+    Args:
+        path: of the file.
+        content: what it is to have.
+        example: the name of a file, for the error where the path is a folder.
 
     Raises:
         OSError: where it cannot be written.
     """
     file = Path(os.path.realpath(path))  # a link stays one
     data = content.encode("utf-8") if isinstance(content, str) else content
+    if file.is_dir():
+        inside = os.path.join(path, example)
+        raise IsADirectoryError(f"path={os.fspath(path)!r} is a folder: name a file in it, {inside!r} for example")
     if not file.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(file.parent))
     if not _replaceable(file):

@@ -98,7 +98,7 @@ class Result(abc.ABC):
 
         page = self._page()
         if path is not None:
-            write(path, page)
+            write(path, page, "report.html")
         return page
 
     def _repr_html_(self) -> str:
@@ -126,7 +126,7 @@ class Drawn(Result):
 
         picture = alone(self._picture())
         if path is not None:
-            write(path, picture)
+            write(path, picture, "picture.svg")
         return picture
 
 

@@ -85,6 +85,12 @@ def tensors(
     ...     assert x.shape == (2, 3)
     >>> test()
     """
+    if annotation is None or (isinstance(annotation, type) and annotation.__module__ == "builtins"):
+        told = "None" if annotation is None else annotation.__name__
+        raise TypeError(
+            f'tensors: the annotation is {told}, without a tensor in it: write Float32[Tensor, "b c"] for example; '
+            f"hypothesis draws others, st.from_type({told})"
+        )
     options = options_of(device, layout, requires_grad, dtype, elements, finite)
     return Recipe(contract_of(annotation, "tensors"), {} if axes is None else axes, options).strategy()
 

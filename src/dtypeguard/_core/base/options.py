@@ -84,6 +84,9 @@ def _wrong(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str
         return f"write {unknown} without its name, as the first value"
     if unknown is not None:
         return misspelt(unknown, options or names)
+    both = next((name for name, value in zip(places, args, strict=False) if type(value) is tuple), "batch")
+    if "batch" in places[len(args) :] and both != "batch":
+        return f"{both} is a tuple: pass the model itself, and the batch behind it, ({', '.join(places)})"
     if len(args) > len(places) and "batch" in places:
         return f"it takes {' and '.join(places)}, and got {len(args)} values: several arguments are one batch, (x, y)"
     return None

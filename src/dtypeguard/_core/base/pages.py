@@ -48,7 +48,12 @@ def entries() -> list[Entry]:
 
 def by_words(text: str, among: Iterable[Entry]) -> list[str]:
     """The name of the entry whose name and summary have most of the words of a text, if they have two or more."""
-    words = set(_WORD.findall(text.lower()))
-    shared = {one.name: len(words & set(_WORD.findall(f"{one.name} {one.summary}".lower()))) for one in among}
+    words = _words(text)
+    shared = {one.name: len(words & _words(f"{one.name} {one.summary}")) for one in among}
     best = max(shared, key=lambda name: shared[name], default="")
     return [best] if shared.get(best, 0) >= 2 else []
+
+
+def _words(text: str) -> set[str]:
+    """The words of a text, where one and several are the same."""
+    return {word.removesuffix("s") for word in _WORD.findall(text.lower())}

@@ -87,19 +87,21 @@ def wrong(file: Path, keys: tuple[str, ...], what: str) -> ValueError:
     return ValueError(f"{file}:{line_of(file.read_bytes(), keys)}: {table} {what}")
 
 
-def near(word: Any, legal: Iterable[str]) -> str:
-    """Which of the legal words was meant, in parentheses; nothing if there is none like it."""
+def near(word: Any, legal: Iterable[str], cutoff: float = 0.7) -> str:
+    """Which of the legal words was meant, in parentheses; nothing if there is none so much like it."""
     import difflib
 
     words = {one.lower().replace("_", "-"): one for one in legal}
-    found = difflib.get_close_matches(str(word).lower().replace("_", "-"), words, 1, 0.7)
+    found = difflib.get_close_matches(str(word).lower().replace("_", "-"), words, 1, cutoff)
     return f" (did you mean {words[found[0]]!r}?)" if found else ""
 
 
 def near_rule(name: str, legal: Iterable[str]) -> str:
     """The same for a rule, which may be meant by words that its name or its summary has."""
     found = pages.by_words(name, (one for one in pages.entries() if one.kind in LEGAL["severity"]))
-    return near(name, legal) or "".join(f" (did you mean {one!r}?)" for one in found)
+    known = list(legal)
+    meant = near(name, known, 0.85) or "".join(f" (did you mean {one!r}?)" for one in found)
+    return meant or near(name, known)
 
 
 def line_of(text: bytes, keys: tuple[str, ...]) -> int:

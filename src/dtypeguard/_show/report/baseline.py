@@ -105,7 +105,7 @@ def write_rows(rows: Iterable[Iterable[str]], path: str | os.PathLike[str]) -> N
         "schema": SCHEMA,
         "findings": [dict(zip(_FIELDS, row, strict=True)) for row in sorted(map(tuple, rows))],
     }
-    write(path, json.dumps(data, indent=2) + "\n")
+    write(path, json.dumps(data, indent=2) + "\n", "baseline.json")
 
 
 def _absolute(path: str | os.PathLike[str]) -> Path:

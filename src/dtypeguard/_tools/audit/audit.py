@@ -212,6 +212,11 @@ def audit(*args: Any, **kwargs: Any) -> Any:
             "audit: the batch is None: does the function that makes it lack its `return`? To audit a block, leave None "
             "out: `with audit(model):`"
         )
+    if len(args) == 1 and args[0] is None:
+        raise TypeError(
+            "audit: the first value is None: pass the function to call, or a model; to audit a block, leave it out: "
+            "`with audit():`"
+        )
     if len(args) == 2 and isinstance(args[0], nn.Module) and _is_batch(args[1]) and not kwargs:
         return _call(args[0], *call_of(args[1]), recorder, args[:1])
     names = _NAMES

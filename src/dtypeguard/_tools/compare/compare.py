@@ -47,8 +47,18 @@ def compare(
     /,
     batch: Any,
     *,
-    dtype: torch.dtype | FloatName | None = None,
-    region: torch.dtype | FloatName | None = None,
+    dtype: torch.dtype | FloatName,
+    loss: Loss | None = None,
+) -> Comparison: ...
+
+
+@overload
+def compare(
+    model: nn.Module,
+    /,
+    batch: Any,
+    *,
+    region: torch.dtype | FloatName,
     loss: Loss | None = None,
 ) -> Comparison: ...
 

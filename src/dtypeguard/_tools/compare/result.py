@@ -191,7 +191,7 @@ class Comparison(Drawn):
             The modules, and the error that is left.
 
         Raises:
-            TypeError, ValueError: if the error is no number, or not positive.
+            TypeError, ValueError: if the error is no number, not positive, or above 1 where the low dtype has less.
             CompareError: if there are no outputs to measure an error of, if not even the whole model in float32
                 reaches it, if it is the batch that has the error, or if the model has changed since.
 
@@ -202,7 +202,12 @@ class Comparison(Drawn):
         >>> kept.error < 1e-6, kept.runs <= 5
         (True, True)
         """
-        positive("keep: error", error, "1e-3")
+        positive("keep: error", error, "0.01")
+        if error > max(1.0, self.error):  # meant in percent: the low dtype alone is better
+            raise ValueError(
+                f"keep: error={error!r} is {percent(error)}, and without keep the error is {percent(self.error)}: it "
+                f"is a share, so for {error:g} % pass {error / 100:g}"
+            )
         if self._found.integers:
             raise CompareError(
                 "keep needs floating outputs to measure an error of, and the model returns integers: pass compare a "

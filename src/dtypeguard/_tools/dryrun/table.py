@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 
-from ..._core.base.dtypes import FloatName, dtype_of, dtype_title, name_of
+from ..._core.base.dtypes import FLOATING, FloatName, dtype_of, dtype_title, name_of
 from ..._core.base.errors import render
 from ..._core.base.options import explained
 from ..._show.chips import short
 from ..._show.result import Drawn
 from ..._show.svg import Matrix
 from ..._show.text import first_few, modules_shown, number
+from ..formats.table import FORMATS
 from .cells import DryrunCell, Status
 
 Dtype = torch.dtype | FloatName | None
@@ -59,6 +60,11 @@ class DryrunTable(Drawn):
         wanted = tuple(map(_dtype, key))
         found = next((cell for cell in self.cells if _key(cell) == wanted), None)
         if found is None:
+            other = next((dtype for dtype in wanted if dtype is not None and dtype not in FLOATING), None)
+            if other is not None:
+                name, asked = name_of(other), ", ".join(sorted(map(name_of, FLOATING)))
+                costs = f'; compare(model, batch, format="{name}") measures what its weights cost' * (name in FORMATS)
+                raise KeyError(f"no cell has {name}: dryrun asks floating dtypes, {asked}{costs}")
             kinds = zip(("parameters", "inputs", "region"), zip(*map(_key, self.cells), strict=True), strict=True)
             there = "; ".join(f"{kind} {_listed(dict.fromkeys(dtypes))}" for kind, dtypes in kinds)
             raise KeyError(f"no cell has {_listed(wanted)}; there are {there}")
