@@ -163,7 +163,7 @@ class Choices:
         if not due(row):
             return
         known = [self._memory.get(one) if self._memory.wider.get(one.dtype) else None for one in tensors]
-        double = any(one is not None and one.buffer.dtype is torch.float64 for one in known)
+        double = all(one is None or one.buffer.dtype is torch.float64 for one in known)  # else one has fewer digits
         mine, theirs = (self._wide(one, torch.float64 if double else torch.float32) for one in args[:2])
         size = torch.maximum(mine.abs(), theirs.abs())
         there = ((mine - theirs).abs() <= _SAME * torch.finfo(size.dtype).eps * size) & (size > 0) & size.isfinite()
