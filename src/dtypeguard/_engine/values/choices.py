@@ -150,8 +150,14 @@ class Choices:
 
     # ------------------------------------------------------------ what is looked up
 
-    def matched(self, args: Any, out: Tensor, row_of: Callable[[], Row], due: Callable[[Row], bool]) -> None:
-        """A value that is looked up in a table, and found only in the wider dtype."""
+    def matched(
+        self, op: Operator, args: Any, out: Tensor, row_of: Callable[[], Row], due: Callable[[Row], bool]
+    ) -> None:
+        """A value that is looked up in a table, and found only in the wider dtype; or a number that is equal to one."""
+        if op.name == "ne":
+            if out.ndim:  # a mask
+                return
+            out = ~out
         tensors = [one for one in args[:2] if isinstance(one, Tensor)]
         if len(tensors) == 2 and tensors[0].shape == tensors[1].shape:  # somebody compares results
             return
@@ -160,14 +166,16 @@ class Choices:
             return
         row = row_of()
         row.visits += 1
-        if not due(row):
+        if out.ndim and not due(row):
             return
         known = [self._memory.get(one) if self._memory.wider.get(one.dtype) else None for one in tensors]
         double = all(one is None or one.buffer.dtype is torch.float64 for one in known)  # else one has fewer digits
         mine, theirs = (self._wide(one, torch.float64 if double else torch.float32) for one in args[:2])
         size = torch.maximum(mine.abs(), theirs.abs())
-        there = ((mine - theirs).abs() <= _SAME * torch.finfo(size.dtype).eps * size) & (size > 0) & size.isfinite()
-        if len(tensors) == 1 and args[1] and not torch.equal(out, there):  # with a number of the program's
+        same = ((mine - theirs).abs() <= _SAME * torch.finfo(size.dtype).eps * size) & size.isfinite()
+        there = same & (size > 0)
+        # With a number of the program's; many values are zero, but one alone decides where the program goes.
+        if len(tensors) == 1 and (args[1] or not out.ndim) and not torch.equal(out, same):
             row.parent, row.compared = held[0].row, max(row.compared, held[0].error)
         if int((out & ~there & (size > 0)).sum()):  # others are found instead, as of two that are nearly largest
             return

@@ -29,6 +29,7 @@ TOTAL = 0.05  # of the largest values that a line had: what is smaller is as goo
 _MANY = 20_000  # rows, from which on modules are not told apart any more
 _STAYS, _MOST = 0.6, 64  # of the values that one change should have changed, and how many these are at least
 _ROUNDINGS = 64  # an error that roundings of a dtype make, in its half ulps
+_STEERS = 64  # visits
 _COLLIDED = 0.05  # share of whole numbers that are another one
 
 
@@ -185,6 +186,11 @@ class Row:
         if self.error > max(_LARGE, factor * max(self.incoming, self.half_ulp)):
             return Cause.AMPLIFIED
         return None
+
+    @property
+    def steers(self) -> bool:
+        """Whether each of its many visits decided one thing, as the condition of a loop does."""
+        return self.decided == self.visits > _STEERS
 
     @property
     def stays(self) -> bool:
