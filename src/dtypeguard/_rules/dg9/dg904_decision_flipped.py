@@ -22,11 +22,11 @@ RULE = Rule(
         "An `argmax`, a `topk`, a comparison or a cast to integers makes a whole difference of a rounding error: "
         "another expert, another token, a frame more or less. A few choices that are nearly a draw come out otherwise "
         "in every half dtype; this rule reports a line where that is every fifth one or more (of more than 64 "
-        "comparisons of one number each, which lead a program: every tenth), or where a number that is whole in the wider dtype, or was computed from large integers, becomes another integer. A `topk` that "
-        "finds other sets for more than two rows in a hundred, as routers of experts in bfloat16 do, is an info, but "
-        "where its scores were cast to half precision just before. A value that is looked up with `==` in a table, and "
-        "would be found in the wider dtype only, is reported too. "
-        "It needs an audit with `values=True`."
+        "comparisons of one number each, which lead a program: every tenth), or where a number that is whole in the "
+        "wider dtype, or was computed from large integers, becomes another integer. A `topk` that finds other sets "
+        "for more than two rows in a hundred, as routers of experts in bfloat16 do, is an info, but where its scores "
+        "were cast to half precision just before. A value that is looked up with `==` in a table, and would be found "
+        "in the wider dtype only, is reported too. It needs an audit with `values=True`."
     ),
     unsafe=("whole_division", "near_equal", "widen_rounding", "retype_inside", "widen_behind", "widen_origins"),
     converts=False,
