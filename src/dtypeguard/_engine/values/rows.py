@@ -48,6 +48,7 @@ class Row:
 
     __slots__ = (
         "absorbed",
+        "addend",
         "against",
         "backward",
         "beside",
@@ -135,7 +136,8 @@ class Row:
         self.cancellation = math.inf  # of a sum: how much larger than it its terms were, at least
         self.terms = 0.0  # what these were like, at most
         self.builds_up = False  # its error is that of many rounds of a loop
-        self.counts = False  # a running total of whole numbers, each of which is meant
+        self.counts = False  # a running total of whole numbers, or of one number, each of which is meant
+        self.addend: float | None = None  # a number of the program's that it has added
         self.decided = self.flipped = 0
         self.compared = 0.0  # the error of what is compared, where some of it comes out otherwise
         self.sets: tuple[int, int] = (0, 0)  # of several places that one row has: how many are others, of how many

@@ -290,7 +290,7 @@ class Shadow:
         effective, whole = relative / cancellation, error.relative(floor) / cancellation
         row.cancellation, row.terms = min(row.cancellation, cancellation), max(row.terms, cancellation * error.size)
         rounds = builds_up(op, row, incoming)
-        row.counts = row.counts or (rounds and op.name in ACCUMULATES and bool((shadow == shadow.round()).all()))
+        row.counts = row.counts or (rounds and moves.counts(op, args, row, incoming, shadow))
         least = OF_A_COUNT * row.half_ulp if row.counts else _BUILT_UP[row.dtype in HALF]
         grown = rounds and least < relative < math.inf
         suspects = [one for one in incoming if not (grown and loops(one.row, row))]
