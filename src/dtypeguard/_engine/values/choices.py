@@ -119,7 +119,8 @@ class Choices:
         _enter(row, _others(mine, theirs), out, best, out.numel())
 
     def picked(self, op: Operator, args: Any, kwargs: Any, out: Any, row: Row) -> None:
-        if self._memory.get(args[0]) is None:
+        held = self._memory.get(args[0])
+        if held is None:
             return
         shadow = self._memory.read(args[0], self._memory.wider[args[0].dtype])
         best = _again(op, shadow, args[1:], kwargs)
@@ -129,7 +130,11 @@ class Choices:
             self._sets(row, shadow, mine.movedim(axis, -1), out[1].movedim(axis, -1), best[1].movedim(axis, -1), axis)
             return
         if op.name == "sort" and mine.ndim:
-            differ &= _displaced(axis, out[1], best[1])
+            if held.beside is None:
+                differ &= _displaced(axis, out[1], best[1])
+            else:  # of what was added to larger numbers, as a score to that of its group, each place is meant
+                differ &= mine > _MASKED
+                row.taken = held.beside.row
         _enter(row, differ, out[1], best[1], mine.numel())
 
     def _sets(self, row: Row, shadow: Tensor, mine: Tensor, out: Tensor, best: Tensor, axis: int) -> None:
