@@ -67,7 +67,7 @@ NORMS = frozenset("cudnn_batch_norm cudnn_batch_norm_backward miopen_batch_norm 
 _ROUNDS = frozenset("round floor ceil trunc sign sgn fix heaviside floor_divide".split())
 # Nobody decides with these: they compare for equality, or look for what is not finite.
 _TESTS = frozenset(  # those of `unique` stand in an order of their own
-    "isfinite isnan isinf isposinf isneginf ne equal signbit is_nonzero nonzero logical_not _unique _unique2 "
+    "isfinite isnan isinf isposinf isneginf equal signbit is_nonzero nonzero logical_not _unique _unique2 "
     "unique_dim unique_consecutive unique_dim_consecutive".split()
 )
 _DECIDES = frozenset("gt lt ge le greater less argmax argmin searchsorted bucketize _to_copy to".split())
@@ -327,7 +327,7 @@ def _way(own: bool, name: str, results: Any, writes: bool, tags: Any) -> Way:
         return Way.OPAQUE
     if name in _TESTS:
         return Way.TEST
-    if name == "eq":
+    if name in ("eq", "ne"):
         return Way.MATCH
     if name in _ROUNDS or name.removesuffix("_") in _ROUNDS:
         return Way.ROUND

@@ -130,7 +130,8 @@ class Choices:
         _enter(row, _others(mine, theirs), out, best, out.numel())
 
     def picked(self, op: Operator, args: Any, kwargs: Any, out: Any, row: Row) -> None:
-        if self._memory.get(args[0]) is None:
+        held = self._memory.get(args[0])
+        if held is None:
             return
         shadow = self._memory.read(args[0], self._memory.wider[args[0].dtype])
         best = _again(op, shadow, args[1:], kwargs)
@@ -140,7 +141,11 @@ class Choices:
             self._sets(row, shadow, mine.movedim(axis, -1), out[1].movedim(axis, -1), best[1].movedim(axis, -1), axis)
             return
         if op.name == "sort" and mine.ndim:
-            differ &= _displaced(axis, out[1], best[1])
+            if held.beside is None:
+                differ &= _displaced(axis, out[1], best[1])
+            else:  # of what was added to larger numbers, as a score to that of its group, each place is meant
+                differ &= mine > _MASKED
+                row.taken = held.beside.row
         _enter(row, differ, out[1], best[1], mine.numel())
 
     def _sets(self, row: Row, shadow: Tensor, mine: Tensor, out: Tensor, best: Tensor, axis: int) -> None:
@@ -161,8 +166,14 @@ class Choices:
 
     # ------------------------------------------------------------ what is looked up
 
-    def matched(self, args: Any, out: Tensor, row_of: Callable[[], Row], due: Callable[[Row], bool]) -> None:
-        """A value that is looked up in a table, and found only in the wider dtype."""
+    def matched(
+        self, op: Operator, args: Any, out: Tensor, row_of: Callable[[], Row], due: Callable[[Row], bool]
+    ) -> None:
+        """A value that is looked up in a table, and found only in the wider dtype; or a number that is equal to one."""
+        if op.name == "ne":
+            if out.ndim:  # a mask
+                return
+            out = ~out
         tensors = [one for one in args[:2] if isinstance(one, Tensor)]
         if len(tensors) == 2 and tensors[0].shape == tensors[1].shape:  # somebody compares results
             return
@@ -171,14 +182,16 @@ class Choices:
             return
         row = row_of()
         row.visits += 1
-        if not due(row):
+        if out.ndim and not due(row):
             return
         known = [self._memory.get(one) if self._memory.wider.get(one.dtype) else None for one in tensors]
-        double = any(one is not None and one.buffer.dtype is torch.float64 for one in known)
+        double = all(one is None or one.buffer.dtype is torch.float64 for one in known)  # else one has fewer digits
         mine, theirs = (self._wide(one, torch.float64 if double else torch.float32) for one in args[:2])
         size = torch.maximum(mine.abs(), theirs.abs())
-        there = ((mine - theirs).abs() <= _SAME * torch.finfo(size.dtype).eps * size) & (size > 0) & size.isfinite()
-        if len(tensors) == 1 and args[1] and not torch.equal(out, there):  # with a number of the program's
+        same = ((mine - theirs).abs() <= _SAME * torch.finfo(size.dtype).eps * size) & size.isfinite()
+        there = same & (size > 0)
+        # With a number of the program's; many values are zero, but one alone decides where the program goes.
+        if len(tensors) == 1 and (args[1] or not out.ndim) and not torch.equal(out, same):
             row.parent, row.compared = held[0].row, max(row.compared, held[0].error)
         if int((out & ~there & (size > 0)).sum()):  # others are found instead, as of two that are nearly largest
             return

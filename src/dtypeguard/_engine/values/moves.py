@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ..operands import all_values
-from ..ops import Operator
+from ..ops import ACCUMULATES, Operator
+from .incoming import Incoming
 from .measure import norm
 from .memory import ShadowStorage
 from .rows import Row
@@ -138,3 +139,11 @@ def _step(count: int) -> int:
 def _sample(tensor: Tensor, held: ShadowStorage) -> Tensor:
     """Some of the values of its storage, the same ones each time."""
     return all_values(tensor.untyped_storage(), tensor.dtype)[:: _step(held.buffer.numel())].clone()
+
+
+def counts(op: Operator, args: Any, row: Row, incoming: list[Incoming], shadow: Tensor) -> bool:
+    """Whether each addend of a running total is meant: whole numbers, or one number that is added again, as to time."""
+    number = next((one for one in args[:2] if isinstance(one, (int, float))), None)
+    again, row.addend = number is not None and number == row.addend, number
+    steady = again and op.name.startswith(("add", "sub")) and any(one.row is row for one in incoming)
+    return op.name in ACCUMULATES and (steady or bool((shadow == shadow.round()).all()))

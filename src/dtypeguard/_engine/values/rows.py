@@ -29,6 +29,7 @@ TOTAL = 0.05  # of the largest values that a line had: what is smaller is as goo
 _MANY = 20_000  # rows, from which on modules are not told apart any more
 _STAYS, _MOST = 0.6, 64  # of the values that one change should have changed, and how many these are at least
 _ROUNDINGS = 64  # an error that roundings of a dtype make, in its half ulps
+_STEERS = 64  # visits
 _COLLIDED = 0.05  # share of whole numbers that are another one
 
 
@@ -47,6 +48,7 @@ class Row:
 
     __slots__ = (
         "absorbed",
+        "addend",
         "against",
         "backward",
         "beside",
@@ -134,7 +136,8 @@ class Row:
         self.cancellation = math.inf  # of a sum: how much larger than it its terms were, at least
         self.terms = 0.0  # what these were like, at most
         self.builds_up = False  # its error is that of many rounds of a loop
-        self.counts = False  # a running total of whole numbers, each of which is meant
+        self.counts = False  # a running total of whole numbers, or of one number, each of which is meant
+        self.addend: float | None = None  # a number of the program's that it has added
         self.decided = self.flipped = 0
         self.compared = 0.0  # the error of what is compared, where some of it comes out otherwise
         self.sets: tuple[int, int] = (0, 0)  # of several places that one row has: how many are others, of how many
@@ -190,6 +193,11 @@ class Row:
         if self.error > max(_LARGE, factor * max(self.incoming, self.half_ulp)):
             return Cause.AMPLIFIED
         return None
+
+    @property
+    def steers(self) -> bool:
+        """Whether each of its many visits decided one thing, as the condition of a loop does."""
+        return self.decided == self.visits > _STEERS
 
     @property
     def stays(self) -> bool:

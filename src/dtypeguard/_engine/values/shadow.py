@@ -126,7 +126,7 @@ class Shadow:
             return
         if way is Way.MATCH:
             if given and isinstance(out, Tensor):
-                self.choices.matched(args, out, lambda: row_of(op, next(iter(given.values()))[0].dtype), self._due)
+                self.choices.matched(op, args, out, lambda: row_of(op, next(iter(given.values()))[0].dtype), self._due)
             return
         self.choices.bounded(op, args, kwargs, out)
         made = new_results(memory, out, given)
@@ -292,7 +292,7 @@ class Shadow:
         effective, whole = relative / cancellation, error.relative(floor) / cancellation
         row.cancellation, row.terms = min(row.cancellation, cancellation), max(row.terms, cancellation * error.size)
         rounds = builds_up(op, row, incoming)
-        row.counts = row.counts or (rounds and op.name in ACCUMULATES and bool((shadow == shadow.round()).all()))
+        row.counts = row.counts or (rounds and moves.counts(op, args, row, incoming, shadow))
         least = OF_A_COUNT * row.half_ulp if row.counts else _BUILT_UP[row.dtype in HALF]
         grown = rounds and least < relative < math.inf
         suspects = [one for one in incoming if not (grown and loops(one.row, row))]
@@ -426,7 +426,7 @@ class Shadow:
             return
         row = row_of(op, first.dtype)
         row.visits += 1
-        if not _due(row):
+        if not _due(row) and (out.ndim or out.dtype is not torch.bool):  # one number may be what a loop ends with
             return
         if held:
             row.parent = max(held, key=lambda one: one.error).row

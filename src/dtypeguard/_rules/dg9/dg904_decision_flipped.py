@@ -21,12 +21,12 @@ RULE = Rule(
     why=(
         "An `argmax`, a `topk`, a comparison or a cast to integers makes a whole difference of a rounding error: "
         "another expert, another token, a frame more or less. A few choices that are nearly a draw come out otherwise "
-        "in every half dtype; this rule reports a line where that is every fifth one or more, or where a number that "
-        "is whole in the wider dtype, or was computed from large integers, becomes another integer. A `topk` that "
-        "finds other sets for more than two rows in a hundred, as routers of experts in bfloat16 do, is an info, but "
-        "where its scores were cast to half precision just before. A value that is looked up with `==` in a table, and "
-        "would be found in the wider dtype only, is reported too. "
-        "It needs an audit with `values=True`."
+        "in every half dtype; this rule reports a line where that is every fifth one or more (of more than 64 "
+        "comparisons of one number each, which lead a program: every tenth), or where a number that is whole in the "
+        "wider dtype, or was computed from large integers, becomes another integer. A `topk` that finds other sets "
+        "for more than two rows in a hundred, as routers of experts in bfloat16 do, is an info, but where its scores "
+        "were cast to half precision just before. A value that is looked up with `==` in a table, and would be found "
+        "in the wider dtype only, is reported too. It needs an audit with `values=True`."
     ),
     unsafe=("whole_division", "near_equal", "widen_rounding", "retype_inside", "widen_behind", "widen_origins"),
     converts=False,
@@ -38,6 +38,7 @@ _VALUES = frozenset(["quantile", "nanquantile"])  # which sort, and give no plac
 _ROUNDS = re.compile(r"\b(round|floor|ceil|trunc)\b")
 _FAR = 0.02  # an error for which what is compared alone is not to blame
 _MANY = 0.2  # of all choices
+_LED = 0.1  # of those that lead the program, one by one
 _SOME = 0.02  # of the rows of a `topk`
 
 
@@ -47,7 +48,7 @@ def flipped(row: Row, audit: Recorder) -> None:
         return
     if row.name == "sort" and row.site.calls in _VALUES:
         return
-    sure = row.flipped >= _MANY * row.decided or row.wrong is not None
+    sure = row.flipped >= (_LED if row.steers else _MANY) * row.decided or row.wrong is not None
     others, rows = row.sets
     if not sure and not others > _SOME * rows:
         return
