@@ -58,7 +58,7 @@ def flipped(row: Row, audit: Recorder) -> None:
         return
     if row.looked_up:
         harm = f"{row.flipped} of {row.decided} equal values are not found: {was:.9g} for {is_:.9g}"
-        advice = "round the values, or look for the nearest: `(table - value).abs().argmin()`, `torch.isclose`"
+        advice = "round both sides to one dtype, or look for the nearest: `(table - value).abs().argmin()`"
     else:
         harm = f"{row.flipped} of {row.decided} come out otherwise than in {wide_of(row)}"
         if not sure:

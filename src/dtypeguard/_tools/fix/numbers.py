@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 import torch
 
-from ..._core.base.dtypes import FLOATING
+from ..._core.base.dtypes import FLOATING, HALF, name_of
 from ..._rules.dg9._forms import rewritten
 from .code import (
     WIDER_INTEGER,
@@ -196,14 +196,19 @@ def _added(source: Source, assign: cst.AugAssign) -> str:
 
 @move
 def near_equal(place: Place, at: At) -> Iterator[Candidate]:
-    """Asks whether floats are close, not whether they are equal."""
+    """Asks whether floats are close, not whether they are equal; beside half precision, in the narrower dtype."""
     source, node = at.source, at.node
     if isinstance(node, cst.Comparison) and len(node.comparisons) == 1 and source.torch():
         one = node.comparisons[0]
         if isinstance(one.operator, cst.Equal):
-            left, right = source.code(node.left), source.closed(one.comparator)
-            written = f"{source.torch()}.isclose({left}, {right}.to({source.closed(node.left)}.dtype))"
-            yield [source.replace(node, written)]
+            left, right = source.closed(node.left), source.closed(one.comparator)
+            said = place.finding.message
+            if any(f"rounded in {name_of(half)}" in said for half in HALF):  # which is too coarse for isclose
+                yield [source.replace(node.left, f"{left}.to({right}.dtype)")]
+                yield [source.replace(one.comparator, f"{right}.to({left}.dtype)")]
+            else:
+                written = f"{source.torch()}.isclose({source.code(node.left)}, {right}.to({left}.dtype))"
+                yield [source.replace(node, written)]
 
 
 @move
