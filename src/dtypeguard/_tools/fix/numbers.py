@@ -196,7 +196,7 @@ def _added(source: Source, assign: cst.AugAssign) -> str:
 
 @move
 def near_equal(place: Place, at: At) -> Iterator[Candidate]:
-    """Asks whether floats are close, not whether they are equal; beside half precision, in the narrower dtype."""
+    """Asks whether floats are close, not whether they are equal, or rounds both to one dtype."""
     source, node = at.source, at.node
     if isinstance(node, cst.Comparison) and len(node.comparisons) == 1 and source.torch():
         one = node.comparisons[0]
