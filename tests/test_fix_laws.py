@@ -86,6 +86,10 @@ WRITTEN = {
         "step = torch.tensor(0, dtype=torch.int8)\nfor _ in range(200):\n    step += 1\nprint(step.item())",
         "step = torch.tensor(0, dtype=torch.int64)",
     ),
+    "one of several counters": (
+        "counts = torch.zeros(4, dtype=torch.uint8)\nfor n in range(1500):\n    counts[n % 4] += 1\nprint(counts.tolist())",
+        "counts = torch.zeros(4, dtype=torch.int64)",
+    ),
     "a table in a forward of any dtype": (
         "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.q = nn.Linear(16, 16)\n\n"

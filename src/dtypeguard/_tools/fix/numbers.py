@@ -149,8 +149,11 @@ def wider_integers(place: Place, at: At) -> Iterator[Candidate]:
     limits = torch.iinfo(dtype) if dtype is not None and small else None
     for one in source.below(source.statement(node), cst.AugAssign):
         if limits is not None and isinstance(one.value, cst.BaseNumber):
-            counters = [At(source, value) for value in source.definitions(one.target)[:1]]
-            counters = [value for value in counters if says_dtype(value) and (limits.min < 0 or _is_number(value))]
+            counts = isinstance(one.target, cst.Subscript) and source.code(one.value) == "1"  # in one of many counters
+            held = one.target.value if counts and isinstance(one.target, cst.Subscript) else one.target
+            counters = [At(source, value) for value in source.definitions(held)[:1]]
+            signed = counts or limits.min < 0
+            counters = [value for value in counters if says_dtype(value) and (signed or _is_number(value))]
             yield from (cast(value, torch.int64) for value in counters)
             if not counters:  # a picture; it may be a view, so it stays one
                 target = source.code(one.target)
