@@ -87,7 +87,8 @@ WRITTEN = {
         "step = torch.tensor(0, dtype=torch.int64)",
     ),
     "one of several counters": (
-        "counts = torch.zeros(4, dtype=torch.uint8)\nfor n in range(1500):\n    counts[n % 4] += 1\nprint(counts.tolist())",
+        "counts = torch.zeros(4, dtype=torch.uint8)\nfor n in range(1500):\n    counts[n % 4] += 1\n"
+        "print(counts.tolist())",
         "counts = torch.zeros(4, dtype=torch.int64)",
     ),
     "a table in a forward of any dtype": (
