@@ -109,6 +109,13 @@ WRITTEN = {
         "import numpy as np\npoints = torch.from_numpy(np.ones((2, 4)))\npoints.float()\nout = nn.Linear(4, 1)(points)",
         "points = points.float()",
     ),
+    "a copy is not copied again": (
+        "model = nn.Linear(8, 8)\nmean = model.weight.detach().clone().bfloat16()\nfor step in range(600):\n"
+        "    with torch.no_grad():\n        model.weight += 0.001\n"
+        "        mean.mul_(0.999).add_(model.weight, alpha=0.001)\n"
+        "print(mean.float().norm().item())",
+        "mean = model.weight.detach().clone().to(torch.float32)",
+    ),
     "a layer that overflows in half": (
         "class Layer(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.out = nn.Linear(4, 4, bias=False)\n        nn.init.constant_(self.out.weight, 100)\n\n"

@@ -163,7 +163,8 @@ def retyped(at: At, dtype: torch.dtype) -> Iterator[Candidate]:
                     else [source.without_argument(node, said)]
                 )
             elif source.shared(node):
-                yield [_without_cast(source, inner, node, f".to({dtype_code(dtype, source)}, copy=True)")]
+                copy = "" if source.called(inner) == "clone" else ", copy=True"
+                yield [_without_cast(source, inner, node, f".to({dtype_code(dtype, source)}{copy})")]
             else:
                 yield [_without_cast(source, inner, node, ".clone()" if _is_snapshot(source, inner, node) else "")]
         elif source.called(node) in _SHARING and any(source.root(arg.value) in source.written for arg in node.args):
