@@ -90,8 +90,9 @@ def test_a_refusal_names_the_line_the_operand_and_where_its_dtype_was_born():
 def test_cells_stand_below_the_reason_for_which_they_were_refused():
     text = str(dryrun(nn.Linear(3, 2), torch.ones(1, 3), dtype=[F32, F16, BF16], region=None, device="cpu"))
     assert re.search(r"6 cells: .* was refused, for 6 reasons:", text)
-    for cell in ("Half and Float", "Float and BFloat16", "BFloat16 and Half"):
+    for cell in ("Half and Float", "BFloat16 and Float", "Float and Half"):
         assert f"    1: mat1 and mat2 must have the same dtype, but got {cell}; `" in text
+    assert "    ... 3 more reasons, 3 cells" in text
 
 
 def test_a_refusal_of_what_is_not_computed_reads_the_same():

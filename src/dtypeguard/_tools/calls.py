@@ -21,6 +21,7 @@ from .._core.base.dtypes import FLOATING
 from .._core.base.errors import DeviceError, summary
 from .._core.base.frames import let_go
 from .._core.base.numbers import Numbers, Seeded, seed
+from .._core.base.options import kind_of
 from .._core.base.patches import Patches
 from .._core.base.quiet import hearing, quiet
 from .._core.contract.containers import children, leaves
@@ -128,8 +129,9 @@ def call_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return batch, {}
     if isinstance(batch, Tensor | tuple):  # such as a PackedSequence
         return (batch,), {}
+    given = f"={batch!r} is" if isinstance(batch, int | float | str) else f" is {kind_of(batch)},"
     raise TypeError(
-        f"batch={batch!r} is no tensor, no tuple of positional and no dict of keyword arguments, and no callable "
+        f"batch{given} no tensor, no tuple of positional and no dict of keyword arguments, and no callable "
         "that gives one of these: write batch=(value,)"
     )
 

@@ -26,8 +26,8 @@ STATUSES: dict[Status, str] = {
     "refused": "PyTorch refuses it, with a guard in lenient mode too",
     "unknown": "it depends on values that are not computed",
 }
-_WIDE, _TITLE, _COLUMNS = 16, 20, 78  # columns of the printed table, of titles of a list, of its lines
-_FEW = 6  # lines of a longer list
+_TITLE, _COLUMNS = 20, 78  # columns of titles of a list, of its lines
+_REASONS = 3  # of the refusals of an operation
 _NAMES = 12  # of modules
 _PACKAGES = re.compile(r"(?<= at )\S*[\\/](?:site|dist)-packages[\\/]")  # where they are installed says nothing
 
@@ -134,12 +134,15 @@ class DryrunTable(Drawn):
         return [(*key, cells) for key, cells in rows]
 
     def _matrix(self) -> Iterator[str]:
+        heads = ("parameters", "region", *(dtype_title(dtype) for dtype in self.columns()))
+        rows = [
+            (dtype_title(parameters), dtype_title(region, "-"), *(f"{c.status} {outputs(c)}".strip() for c in cells))
+            for parameters, region, cells in self.rows()
+        ]
+        widths = [max(map(len, column)) + 2 for column in zip(heads, *rows, strict=True)]
         yield ""
-        yield _line("parameters", "region", *(dtype_title(dtype) for dtype in self.columns()))
-        for parameters, region, cells in self.rows():
-            yield _line(
-                dtype_title(parameters), dtype_title(region, "-"), *(f"{c.status} {outputs(c)}".strip() for c in cells)
-            )
+        for row in (heads, *rows):
+            yield "".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip()
 
     def _legend(self) -> Iterator[str]:
         there = {cell.status for cell in self.cells}
@@ -208,10 +211,10 @@ def _told(refused: str, found: list[DryrunCell]) -> list[str]:
         why, details = groups[0][0], (found[0].error or "").split("\n")[1:]
         return [f"{count}: {refused}{why and f': {why}'}", *(f"  {line}" for line in details)]
     lines = [f"{count}: {refused}, for {len(groups)} reasons:"]
-    for why, cells in groups[:_FEW]:
+    for why, cells in groups[:_REASONS]:
         lines += [f"  {len(cells)}: {why}", *(f"  {line}" for line in (cells[0].error or "").split("\n")[1:])]
-    rest = sum(len(cells) for _, cells in groups[_FEW:])
-    return [*lines, f"  ... {number(len(groups) - _FEW, 'more reason')}, {number(rest, 'cell')}"] if rest else lines
+    rest = sum(len(cells) for _, cells in groups[_REASONS:])
+    return [*lines, f"  ... {number(len(groups) - _REASONS, 'more reason')}, {number(rest, 'cell')}"] if rest else lines
 
 
 def _dtype(value: Any) -> torch.dtype | None:
@@ -220,10 +223,6 @@ def _dtype(value: Any) -> torch.dtype | None:
 
 def _listed(dtypes: Iterable[torch.dtype | None]) -> str:
     return ", ".join(dtype_title(dtype, "None") for dtype in dtypes)
-
-
-def _line(*texts: str) -> str:
-    return "".join(f"{text:<{_WIDE if n > 1 else 11}} " for n, text in enumerate(texts)).rstrip()
 
 
 def _folded(title: str, names: list[str]) -> list[str]:
