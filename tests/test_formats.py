@@ -359,6 +359,13 @@ def test_a_layer_that_kernels_refuse_stays(layer, width, name, why):
     assert compare(model, torch.randn(8, 128), format="bf16").stays == {}
 
 
+def test_a_module_that_does_not_fit_one_format_may_go_to_another():
+    model = nn.Sequential(nn.Linear(128, 128), nn.Linear(128, 10))
+    result = compare(model, torch.randn(8, 128), format=["nvfp4", "int8"])
+    assert "not in nvfp4: 1 (10 outputs, not divisible by 16)" in str(result)
+    assert "stays in float32" not in str(result)
+
+
 def test_only_products_are_rounded():
     """Embeddings, norms, softmax, activations and what stands between are computed as they are."""
     torch.manual_seed(0)

@@ -171,8 +171,10 @@ class FormatComparison(Comparison):
         for title, other in self.by_format.items():
             if other is not self:
                 yield f"{title}: {other.verdict()}"
+        own = [title for title, other in self.by_format.items() if other is self and len(self.by_format) > 1]
+        stays = f"not in {own[0]}" if own else f"stays in {self.wide}"  # another format may take it
         for reason in reasons(self.stays, self._subject.weights):
-            yield f"stays in {self.wide}: {reason}"
+            yield f"{stays}: {reason}"
         if self.gradients is not None and self.gradient is not None:
             most = ", ".join(f"{name} {percent(error)}" for name, error in [*self.gradients.items()][:_MOST])
             yield f"gradients: error {percent(self.gradient)}; of single parameters: {most}"
