@@ -433,10 +433,9 @@ def _rows(result: Comparison) -> Iterator[str]:
     saves, share_width, names, parts, place = (max(len(row[n]) for row in told) for n in range(5))
     room = COLUMNS - saves - share_width - parts - place - 10
     if names > room:  # a name that can be pasted is worth more than a line, which `lines` has
-        told, room = [(*row[:4], "") for row in told], room + place
-    width = min(room, names)
+        told = [(*row[:4], "") for row in told]
     for saved, share, name, of, where in told:
-        named = f"{cut(name, width):<{width}}  {of:<{parts}}  {where}"
+        named = f"{name:<{names}}  {of:<{parts}}  {where}"
         yield f"  {saved:>{saves}}  {share:>{share_width}}  {named}".rstrip()
     others = len(result.layers) - len(shown)
     if others:
