@@ -109,6 +109,10 @@ WRITTEN = {
         "import numpy as np\npoints = torch.from_numpy(np.ones((2, 4)))\npoints.float()\nout = nn.Linear(4, 1)(points)",
         "points = points.float()",
     ),
+    "a discarded cast from half precision": (
+        "x = torch.rand(1000).half()\nx.float()\nprint(f'{x.sum().item():.6f}')",
+        "x = x.float()",
+    ),
     "a copy is not copied again": (
         "model = nn.Linear(8, 8)\nmean = model.weight.detach().clone().bfloat16()\nfor step in range(600):\n"
         "    with torch.no_grad():\n        model.weight += 0.001\n"
@@ -154,6 +158,7 @@ STAMPS = "import numpy as np\n\nstamps = torch.from_numpy(np.arange(1000) * 0.00
 RIGHT = {
     "a result that stays wide": ("x = torch.rand(4)\nx.half()\nprint(x.sum().item())", {"x.half()"}),
     "ids": ("ids = torch.tensor([1, 16777217])\nids.float()\nprint(ids.max().item())", {"ids.float()"}),
+    "half precision": ("x = torch.rand(1000).half()\nx.float()\nprint(f'{x.sum().item():.6f}')", set()),
     "fractions": ("loss = torch.rand(1000) * 1000\nloss.int()\nprint(f'{loss.mean().item():.2f}')", {"loss.int()"}),
     "two casts": (
         "x, lin = torch.rand(4, 8), nn.Linear(8, 8)\nx.half()\nx.bfloat16()\nprint(lin(x).sum().item())",

@@ -64,7 +64,7 @@ FUSED = frozenset("_grouped_mm mkldnn_rnn_layer mkldnn_rnn_layer_backward".split
 # And these by the one that computes the same for every device.
 NORMS = frozenset("cudnn_batch_norm cudnn_batch_norm_backward miopen_batch_norm miopen_batch_norm_backward".split())
 # Whatever comes in is a whole number afterwards: the shadow goes on with the program's.
-_ROUNDS = frozenset("round floor ceil trunc sign sgn fix heaviside floor_divide".split())
+_ROUNDS = frozenset("round floor ceil trunc sign sgn fix heaviside floor_divide histc histogram".split())
 # Nobody decides with these: they compare for equality, or look for what is not finite.
 _TESTS = frozenset(  # those of `unique` stand in an order of their own
     "isfinite isnan isinf isposinf isneginf equal signbit is_nonzero nonzero logical_not _unique _unique2 "

@@ -21,7 +21,7 @@ from .measure import Error
 # otherwise (`_STALLED` and `_MANY` were not varied).
 _LARGE = 0.02  # an error that is no mere rounding
 LOST = 0.5  # an error that leaves nothing of a value
-OF_A_COUNT = 2  # half ulps: what is larger is no mere rounding of a count
+OF_A_COUNT = 1.05  # half ulps: one rounding of a count makes no more than one
 _FACTOR = 8  # times the error that came in
 _ROUNDS = 4  # and where it builds up in a loop, times that of what is new in a round
 _STALLED = 0.5, 0.05  # share of values that nothing changed, and the error of the total

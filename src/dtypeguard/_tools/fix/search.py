@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import libcst as cst
+import torch
 
-from ..._core.base.dtypes import FLOATING
+from ..._core.base.dtypes import FLOATING, HALF
 from ..._core.base.frames import installed
 from ..._engine.watch.rule import RULES, Finding, Severity
 from ..._engine.watch.selection import reaches
@@ -276,7 +277,11 @@ class Search:
                 new = self._judge(cause, state, base, edited, run)
                 exact = kinds == ("safe",) and cause.rule in _KEPT
                 as_it_is = exact and cause.rule in _EXACT and not base.error
-                if new is None or (exact and not self._numbers_agree(base, run, 0.0 if as_it_is else _NEARLY)):
+                if new is None:
+                    continue
+                if exact and not self._numbers_agree(base, run, 0.0 if as_it_is else _NEARLY):
+                    if as_it_is and not new and _widens(cause.first):  # it is wanted, though not safe
+                        return None
                     continue
                 if new and as_it_is:
                     continue
@@ -371,6 +376,11 @@ class Search:
         if not run.error and not run.stopped and run.status not in (0, base.status):
             return None
         return new if self._output_agrees(base, run) else None
+
+
+def _widens(finding: Finding) -> bool:
+    """Whether it is about a cast from half precision, which loses nothing."""
+    return finding.from_dtype in HALF and finding.to_dtype in (torch.float32, torch.float64)
 
 
 def _key_of(texts: Texts) -> tuple[tuple[str, str], ...]:
