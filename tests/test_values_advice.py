@@ -47,3 +47,24 @@ def test_exp_alone_overflows_in_every_dtype():
         "softmax, log_softmax and logsumexp subtract the largest value before they call exp: use the one that this is "
         "a part of, or clamp what goes in"
     ]
+
+
+def test_each_line_that_rounds_enough_to_spoil_the_result_is_named(tmp_path):
+    """To widen the first alone would leave what the second rounds."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(24, 48), torch.nn.Tanh(), torch.nn.Linear(48, 32)).requires_grad_(False)
+    x, w = torch.randn(500, 24), torch.randn(1, 32)
+    file = tmp_path / "program.py"
+    file.write_text(
+        "x = net(x).float()\n"
+        "y = x.mul(w).sum(1, keepdim=True)\n"
+        "gram, right = x.T @ x, x.T @ y\n"
+        "torch.linalg.solve(gram.float(), right.float()).tolist()\n"
+    )
+    with audit(select="DG902", values=True) as report, torch.autocast("cpu", dtype=torch.bfloat16):
+        exec(compile(file.read_text(), str(file), "exec"), {"torch": torch, "net": net, "x": x, "w": w})
+    (found,) = report.findings
+    assert [(spot.line, spot.label) for spot in found.spots[1:]] == [
+        (1, "rounded to bfloat16 here"), (3, "also rounded here")
+    ]  # fmt: skip
+    assert found.fix.endswith("; `x.T @ y` at line 3 too")

@@ -15,7 +15,7 @@ from ..._core.base.pyproject import near_rule
 from ..._show.result import Row
 from .called import called
 from .sites import Site
-from .spots import Spot, birth_of, spot_of
+from .spots import Spot, births_of, spot_of
 
 AMP = "https://docs.pytorch.org/docs/stable/amp.html"
 AMP_EXAMPLES = "https://docs.pytorch.org/docs/stable/notes/amp_examples.html"
@@ -187,15 +187,15 @@ class Finding(Row):
 
     def point(self, site: Site, mine: Site | None = None) -> None:
         """Say which code is meant; `mine` is the user's line that led to it, where it is another one."""
-        fault, (birth, edits) = spot_of(site, self.label), birth_of(self.origin)
+        fault, births = spot_of(site, self.label), births_of(self.origin)
         if mine is not None and mine is not site:
             self.spots = (spot_of(mine, f"leads to {fault.path}:{fault.line}"), fault)
             self.edit, self.fix = self.spots[0], f"at {fault.path}:{fault.line}: {self.fix}"
             return
-        if birth is not None and (birth.file, birth.line) == (fault.file, fault.line):
-            birth = None
-        self.spots = (fault,) if birth is None else (fault, birth)
-        self.edit = birth if RULES[self.rule].at_birth and edits and birth is not None and birth.mine else fault
+        births = [one for one in births if (one[0].file, one[0].line) != (fault.file, fault.line)]
+        self.spots = (fault, *(birth for birth, _ in births))
+        at_birth = RULES[self.rule].at_birth and births and births[0][1] and births[0][0].mine
+        self.edit = births[0][0] if at_birth else fault
 
     @property
     def name(self) -> str:

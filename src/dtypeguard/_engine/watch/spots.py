@@ -84,12 +84,10 @@ def spot_of(site: Site, label: str = "") -> Spot:
     return Spot(site.file, site.line, site.function, source, begin, end, label, stop)
 
 
-def birth_of(origin: tuple[str, ...]) -> tuple[Spot | None, bool]:
-    """The line of an origin at which the dtype was born, and whether it may be the one to change."""
-    for step in origin:
-        if isinstance(step, Step) and step.site is not None:
-            return spot_of(step.site, step.label), step.edit
-    return None, False
+def births_of(origin: tuple[str, ...]) -> list[tuple[Spot, bool]]:
+    """The lines of an origin at which the dtype was born, and whether each may be the one to change."""
+    steps = (step for step in origin if isinstance(step, Step))
+    return [(spot_of(step.site, step.label), step.edit) for step in steps if step.site is not None]
 
 
 def asked_for(site: Site, what: str) -> tuple[Step, ...]:

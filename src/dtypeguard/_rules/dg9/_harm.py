@@ -1,5 +1,6 @@
 """What DG9 has in common: a line that spoilt values, and where that was felt."""
 
+import itertools
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from ..._engine.watch.spots import Step
 
 _SHOWN = 2  # places
 _LINES = 6  # of an origin
+_ALSO = 0.1  # an error that one rounding more makes of a result
 _CASTS = frozenset(["_to_copy", "copy_"])
 _GIVEN = _CASTS | {"tensor"}  # what has more digits comes in here
 
@@ -50,10 +52,23 @@ def keep(row: Row) -> str | None:
         return None
     if rounded.dtype not in HALF and rounded.name not in _GIVEN:
         return None
-    what = rounded.site.expression or rounded.name
+    what, also = rounded.site.expression or rounded.name, also_rounds(row)
+    too = "" if also is None else f"; `{also.site.expression or also.name}` at line {also.site.line} too"
     if rounded.name in _GIVEN:
-        return f"stay in {wide_of(rounded)}: `{what}` rounds"
-    return f"compute `{what}` in {wide_of(rounded)}, by a cast of what goes in: its result has lost the digits"
+        return f"stay in {wide_of(rounded)}: `{what}` rounds{too}"
+    return f"compute `{what}` in {wide_of(rounded)}, by a cast of what goes in: its result has lost the digits{too}"
+
+
+def also_rounds(row: Row) -> Row | None:
+    """Where half precision rounds once more on the way, if that alone makes the results wrong."""
+    rounded = row.rounded()
+    if rounded is None or rounded.dtype not in HALF or row.dtype in HALF or not row.incoming:
+        return None
+    gain, behind = (
+        row.error / max(row.incoming, rounded.half_ulp),
+        itertools.takewhile(lambda one: one is not rounded, row.chain()),
+    )
+    return next((one for one in behind if one.dtype in HALF and not one.exact and one.half_ulp * gain > _ALSO), None)
 
 
 def lost_before(row: Row) -> Row | None:
@@ -118,6 +133,7 @@ def enter(
     if shown is not None and shown not in steps:
         steps.append(shown)
     here = None if shown is None else f"rounded to {name_of(shown.dtype)} here"
+    also = also_rounds(row) if shown is not None and shown is rounded and lost is None else None
     if shown is not None and shown is row.taken:
         here = f"loses digits beside a larger number in {name_of(shown.dtype)} here"
     if lost is not None:
@@ -125,7 +141,11 @@ def enter(
         grows = lost.incoming and lost.name in ("sub", "add", "rsub")  # which are exact, but for what comes in
         here = f"an error of {came} becomes {made} here" if grows else f"an error of {made} from here"
     earlier = earlier and shown is rounded
-    chain = tuple(dict.fromkeys(_step(step, here if step is shown else None, earlier) for step in reversed(steps)))
+    texts, told = {shown: here, also: "also rounded here"}, dict[str, Step]()
+    for one in reversed(steps):
+        step = _step(one, texts.get(one), earlier and one is shown)
+        told[step] = step if step.site is not None else told.get(step, step)
+    chain = tuple(told.values())
     chain = chain if born is None else (born, *chain)
     back = ", in backward" if row.backward else ""
     facts = {
