@@ -16,24 +16,39 @@ RULE = Rule(
     "DG209",
     "region-left-open",
     Severity.WARNING,
-    summary="A generator yields while its autocast region is open.",
-    says="`{what}` in generator `{generator}` is open while the generator waits: {place} runs under autocast",
-    fix="leave the region before `yield`: enter it anew for each item",
+    summary="A generator or a function leaves its autocast region open.",
+    says="`{what}` in {function} is open {since}: {place} runs under autocast",
+    fix="{advice}",
     why=(
         "`with torch.autocast(...)` switches a thread, and a generator that yields inside it hands the switch to its "
         "caller: until the next item everything there is cast too. A generator of `contextlib.contextmanager` is meant "
-        "to do that, and is no finding."
+        "to do that, and is no finding. A function that enters a region and never leaves it, as an `__init__` with "
+        "`self.amp.__enter__()`, switches the whole program; where that is meant, it is right, so it is an info."
     ),
     safe=("region_per_item",),
     sources=("https://docs.pytorch.org/docs/stable/amp.html#torch.autocast", "https://peps.python.org/pep-0568/"),
 )
 
 
+_EACH = "leave the region before `yield`: enter it anew for each item"
+_WITH = "enter it with `with` around what is to be cast; leave it, where the whole program is"
+
+
+@dataclass
+class Region:
+    """A region that is open, and the call that has entered it."""
+
+    frame: int  # its id
+    code: CodeType
+    site: Site
+    outside: Op | None = None  # what autocast has cast when that call was over
+
+
 @dataclass
 class Regions:
-    """Those that generators have entered, by their ids: the frame's id, its code, and the line."""
+    """By the id of each `torch.autocast`."""
 
-    open: dict[int, tuple[int, CodeType, Site]] = field(default_factory=dict)
+    open: dict[int, Region] = field(default_factory=dict)
 
 
 @around(torch.autocast, "__enter__", rule=RULE)
@@ -47,10 +62,10 @@ def _enters(audit: Recorder, original: Callable[..., Any], self: Any) -> Any:
 
 def _remember(audit: Recorder, region: Any) -> None:
     frame = next((one for one in _frames(sys._getframe()) if user_wrote(one)), None)
-    if frame is None or not frame.f_code.co_flags & inspect.CO_GENERATOR or frame.f_back is None:
+    if frame is None or frame.f_code.co_name == "<module>" or frame.f_back is None:
         return
     if user_wrote(frame.f_back) and region._enabled:  # else contextlib, a fixture, a loader asks for the next
-        audit.state(Regions).open[id(region)] = id(frame), frame.f_code, site_of(frame)
+        audit.state(Regions).open[id(region)] = Region(id(frame), frame.f_code, site_of(frame))
 
 
 @around(torch.autocast, "__exit__", rule=RULE)
@@ -65,10 +80,27 @@ def computed(event: Op, audit: Recorder) -> None:
     if not regions or event.kind != "autocast" or event.frame is None:
         return
     running = {(id(frame), frame.f_code) for frame in _frames(event.frame)}
-    for frame, code, site in regions.values():
-        if (frame, code) not in running and audit.due("DG209", site):
-            facts = {"what": site.source.rstrip(":"), "generator": code.co_name, "place": str(event.site)}
-            audit.find(RULE, site, module=event.module, op="autocast", facts=facts)
+    for region in regions.values():
+        if (region.frame, region.code) not in running and region.outside is None:
+            region.outside = event
+            if region.code.co_flags & inspect.CO_GENERATOR and audit.due("DG209", region.site):
+                _find(audit, region, event, "generator", "while the generator waits", _EACH)
+
+
+@on("end", RULE)
+def never_left(audit: Recorder) -> None:
+    for region in audit.state(Regions).open.values():
+        if region.outside is not None and not region.code.co_flags & inspect.CO_GENERATOR:
+            _find(audit, region, region.outside, "function", "to the end", _WITH, Severity.INFO)
+
+
+def _find(
+    audit: Recorder, region: Region, event: Op, kind: str, since: str, advice: str, severity: Severity | None = None
+) -> None:
+    function = f"{kind} `{region.code.co_name}`"
+    what = region.site.source.rstrip(":")
+    facts = {"what": what, "function": function, "since": since, "place": str(event.site), "advice": advice}
+    audit.find(RULE, region.site, severity=severity, module=event.module, op="autocast", facts=facts)
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:
