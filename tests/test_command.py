@@ -921,10 +921,13 @@ def test_dryrun_names_the_module_where_no_line_of_the_program_runs(tmp_path):
         (("net",), "'net' names no function: write package.module:function"),
         (("nets:Net",), "there is no module 'nets'"),
         (("net:Net2",), "net has no 'Net2'"),
-        (("net:missing",), "dryrun takes an nn.Module, not None"),
-        (("net:batch",), "dryrun takes an nn.Module, not a dict: pass the nn.Module itself"),
+        (("net:missing",), "net:missing is None: name a function that returns an nn.Module, or (model, batch)"),
+        (("net:batch",), "net:batch returned a dict: return an nn.Module, or (model, batch)"),
         (("net:Net",), "a batch is missing: write --batch package.module:function, which returns "),
-        (("net:Net", "--batch", "net:wrong"), "batch=3 is no tensor, no tuple of positional"),
+        (
+            ("net:Net", "--batch", "net:wrong"),
+            "net:wrong returned an int as batch: return a tensor, a tuple of positional or a dict of ",
+        ),
         (("net:Net", "--batch", "net:batch", "--require", "floot"), "--require floot is no dtype: did you mean"),
     ],
 )

@@ -18,7 +18,7 @@ import dtypeguard
 
 from ._core.base import pyproject
 from ._core.base.pages import FAMILIES, entries
-from ._core.base.usage import INTERRUPTED, Failed, Usage
+from ._core.base.usage import INTERRUPTED, Failed, Raised, Usage
 from ._tools.settings import PATH, commands_of, load, said_of, settle, share, take_back, typed
 
 _EXAMPLES = """\
@@ -92,7 +92,10 @@ examples:
 
 It completes the command dtypeguard, and needs shtab: pip install 'dtypeguard[completion]'.
 """
+_MAKER = "package.module:make_model"
+_MODEL = "a function that returns the model, or (model, batch)"
 _SEVERITIES = pyproject.LEGAL["severity"]
+_ENDED = (errno.EPIPE, errno.ENOSPC)
 _POWERS = "2^k"  # as `_engine.watch.steps` has it, which imports torch
 
 
@@ -157,14 +160,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"exit status {INTERRUPTED}: interrupted")
         return INTERRUPTED
-    except OSError as error:
-        if error.errno not in (errno.EPIPE, errno.ENOSPC) or error.filename is not None:
-            raise
+    except Exception as error:
+        if not isinstance(error, OSError) or error.errno not in _ENDED or error.filename is not None:
+            return _tell(error)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `| head` has seen enough; or a disk is full
         why = "was closed before" if error.errno == errno.EPIPE else "has no room, so not"
         print(f"exit status 1: standard output {why} all was written", file=sys.stderr)
         return 1
     return status
+
+
+def _tell(error: Exception) -> int:
+    """Show what the user's own code raised, as Python would; a fault of ours with our frames."""
+    from ._core.base.frames import runs_user_code, shortly
+    from ._tools.audit.command import show
+
+    own = error.__cause__ if isinstance(error, Raised) else error if runs_user_code(error) else None
+    sys.stdout.flush()
+    if own is None:
+        sys.excepthook(type(error), error, error.__traceback__)
+    else:
+        show(own)
+    print(f"exit status 1: {error if isinstance(error, Raised) else shortly(error)}", flush=True)
+    return 1
 
 
 @contextlib.contextmanager
@@ -295,7 +313,7 @@ def _audit_options(audit: argparse.ArgumentParser) -> None:
 
 def _compare_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("model", metavar="package.module:make_model", help="a function that returns the model, or (model, batch)")
+    add("model", metavar=_MAKER, help=_MODEL)
     add("--batch", metavar="package.module:make_batch", help="a function that returns a batch, or a list of batches")
     low = parser.add_mutually_exclusive_group(required=True)
     low.add_argument("--dtype", help="the dtype to convert the model to: bfloat16, float16, float32")
@@ -322,7 +340,7 @@ def _compare_options(parser: argparse.ArgumentParser) -> None:
 
 def _describe_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("model", metavar="package.module:make_model", help="a function that returns the model, or (model, batch)")
+    add("model", metavar=_MAKER, help=_MODEL)
     says = "a function that returns what the model is called with: call it, and fail for what a guard refuses"
     add("--batch", metavar="package.module:make_batch", help=says)
     add("--html", metavar="PATH", help="write the description as an HTML page")
@@ -331,7 +349,7 @@ def _describe_options(parser: argparse.ArgumentParser) -> None:
 
 def _dryrun_options(dry: argparse.ArgumentParser) -> None:
     add = dry.add_argument
-    add("model", metavar="package.module:make_model", help="a function that returns the model")
+    add("model", metavar=_MAKER, help=_MODEL)
     says = "a function that returns a tensor, a tuple of positional or a dict of keyword arguments"
     add("--batch", metavar="package.module:make_batch", help=f"{says} (default: drawn from annotations)")
     says = "the dtypes of parameters and inputs, with commas"
@@ -347,10 +365,10 @@ def _dryrun_options(dry: argparse.ArgumentParser) -> None:
 
 def _diff_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    says = "functions that return the models; or the path of a capture, or of a JSON list of log probabilities"
-    add("programs", nargs="+", metavar="package.module:make_model|path", help=says)
+    says = "functions that return a model, or (model, batch); or the path of a capture, or of log probabilities in JSON"
+    add("programs", nargs="+", metavar=f"{_MAKER}|path", help=says)
     says = "a function that returns what both are called with"
-    add("--batch", required=True, metavar="package.module:make_batch", help=says)
+    add("--batch", metavar="package.module:make_batch", help=says)
     says = "write what the modules of one model get and return to this file, for --against"
     add("--capture", metavar="PATH", help=says)
     add("--against", metavar="PATH", help="compare the model with this capture")
@@ -365,8 +383,8 @@ def _manifest_options(parser: argparse.ArgumentParser) -> None:
     add(
         "subjects",
         nargs="+",
-        metavar="package.module:make_model|checkpoint",
-        help="a function that returns the model, or the path of a checkpoint",
+        metavar=f"{_MAKER}|checkpoint",
+        help=f"{_MODEL}; or the path of a checkpoint",
     )
     add("-o", "--output", metavar="PATH", help="write the manifest to this file; one that is there keeps its comments")
     add("--check", metavar="PATH", help="check each model and checkpoint against this file")
