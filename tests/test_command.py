@@ -595,7 +595,7 @@ def test_mere_information_is_known_too_and_fails_where_it_is_asked_to(command, w
         (["--baseline", "gone.json"], "there is no baseline *gone.json: write it first (--write-baseline)"),
         (["--baseline", "app.py"], "*app.py is no baseline: Expecting value*"),
         (["--baseline", "folder"], "the baseline *folder cannot be read: Is a directory"),
-        (["--ignore", "DG999"], "--ignore DG999 is no rule: *"),
+        (["--ignore", "DG999"], "--ignore DG999 is no rule (did you mean *"),
         (["--select", "nonsense"], "--select nonsense is no rule: *"),
         (["--source", "gone"], "--source gone is neither a folder or file below * nor a package"),
         (["--fail-on", "fatal"], "argument --fail-on: invalid choice: 'fatal' (choose from *"),

@@ -771,9 +771,9 @@ NAMES = "use fp8, fp8:row, fp8:block, mxfp8, mxfp6, mxfp4, nvfp4, int8, int4, tf
             "keep: bits=-1: it must be positive, for example 6.5",
         ),
         (
-            lambda: compare(MODEL, X, format="mxfp8").keep("1%"),
+            lambda: compare(MODEL, X, format="mxfp8").keep("1p"),
             TypeError,
-            "keep: error='1%' is no number: pass 0.01",
+            "keep: error='1p' is no number: pass 0.01 or '1%'",
         ),
         (
             lambda: compare(MODEL, X, format="mxfp8").keep(error=1e-12),

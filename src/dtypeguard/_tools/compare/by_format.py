@@ -9,7 +9,7 @@ from torch import nn
 
 from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
-from ..._core.base.options import explained, positive
+from ..._core.base.options import explained, positive, share_of
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..._show.svg import Chart
@@ -33,7 +33,6 @@ _CURVE = 40  # points
 _MOST = 3  # parameters in a line
 _LIKELY = 2.0  # of the error²: what is that much worse in theory is hardly better in a run
 _LEAST = 1e-9  # of the error²: nothing but the model itself makes none of it
-_EXAMPLES = {"error": "0.01", "bits": "6.5"}
 
 
 class FormatSearch(Search):
@@ -188,7 +187,7 @@ class FormatComparison(Comparison):
 
     @explained
     @unrecorded
-    def keep(self, error: float | None = None, *, bits: float | None = None) -> Placed:  # type: ignore[override]
+    def keep(self, error: float | str | None = None, *, bits: float | None = None) -> Placed:  # type: ignore[override]
         """Find a format for each layer: with this error at most and as few bits as may be, or the best of so many bits.
 
         Shares tell where to look, and the model is run with what was chosen and what is nearly as good by them: at most
@@ -196,7 +195,7 @@ class FormatComparison(Comparison):
         format stay in the model's own dtype.
 
         Args:
-            error: of the outputs, at most.
+            error: of the outputs, at most: 0.01 is one percent, as is "1%".
             bits: of a weight of a matrix product, on average, with the scales; layers that no format takes count too.
 
         Raises:
@@ -211,25 +210,26 @@ class FormatComparison(Comparison):
         >>> kept.bits <= 6.5, sorted(kept.formats.values())
         (True, ['mxfp4', 'mxfp8'])
         """
-        self._check(error, bits)
+        wanted = self._checked(error, bits)
         self._subject.check_unchanged()
         with torch.inference_mode(False), task("keep"):
-            placed = self._choose(error, bits)
+            placed = self._choose(*wanted)
         self._placed = placed
         return placed
 
-    def _check(self, error: float | None, bits: float | None) -> None:
+    def _checked(self, error: float | str | None, bits: float | None) -> tuple[float | None, float | None]:
+        """Both as numbers, of which one is given."""
         if (error is None) == (bits is None):
             given = "neither" if error is None else "both"
             raise TypeError(f"keep takes error= or bits=, and got {given}: for example keep(error=0.01)")
-        for name, value in (("error", error), ("bits", bits)):
-            if value is not None:
-                positive(f"keep: {name}", value, _EXAMPLES[name])
+        error = None if error is None else share_of("keep: error", error)
+        bits = None if bits is None else positive("keep: bits", bits, "6.5")
         if self._found.integers:
             raise CompareError(
                 "keep needs floating outputs to measure an error of, and the model returns integers: compare the part "
                 "of it that comes before"
             )
+        return error, bits
 
     def _choose(self, error: float | None, bits: float | None) -> Placed:
         subject, count = self._subject, sum(held.count for held in self._subject.weights.values())
