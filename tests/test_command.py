@@ -542,8 +542,8 @@ def test_baselines(command, write, folder):
     last = "exit status 0: nothing of severity warning or worse that known.json does not know, 1 warning that it knows"
     assert (status, out.splitlines()[-1]) == (0, last)
     assert "DG103" not in out  # what is known is not printed, and said to be so
-    assert "nothing more found\n" in out
-    assert "audit report: nothing more found; 1 warning not shown; casts at 1 line\n" in out
+    assert "nothing more found\n" not in out
+    assert "audit report: 1 warning not shown; casts at 1 line\n" in out
     write("app.py", "# a line above\n" + BAD)
     assert command("audit", "--baseline", "known.json", "app.py")[0] == 0
     write("app.py", BAD + "\ndef other(x):\n    x.to(torch.float16)\n\nother(torch.ones(3))\n")
