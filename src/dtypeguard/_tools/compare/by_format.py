@@ -170,15 +170,23 @@ class FormatComparison(Comparison):
         for title, other in self.by_format.items():
             if other is not self:
                 yield f"{title}: {other.verdict()}"
-        own = [title for title, other in self.by_format.items() if other is self and len(self.by_format) > 1]
-        stays = f"not in {own[0]}" if own else f"stays in {self.wide}"  # another format may take it
-        for reason in reasons(self.stays, self._subject.weights):
-            yield f"{stays}: {reason}"
+        nowhere = self._unplaced()
+        for reason in reasons(nowhere, self._subject.weights):
+            yield f"stays in {self.wide}: {reason}"
+        for title, other in self.by_format.items():  # another one takes it
+            own = {name: why for name, why in other.stays.items() if name not in nowhere}
+            for reason in reasons(own, self._subject.weights):
+                yield f"not in {title}: {reason}"
         if self.gradients is not None and self.gradient is not None:
             most = ", ".join(f"{name} {percent(error)}" for name, error in [*self.gradients.items()][:_MOST])
             yield f"gradients: error {percent(self.gradient)}; of single parameters: {most}"
         if self._placed is not None:
             yield from self._placed.told(self._subject.weights)
+
+    def _unplaced(self) -> dict[str, str]:
+        """The modules that no format takes, each with the reason of the first."""
+        every = self.by_format.values()
+        return {name: why for name, why in self.stays.items() if all(name in one.stays for one in every)}
 
     def _searching(self) -> FormatSearch:
         if not isinstance(self._search, FormatSearch):
@@ -235,8 +243,9 @@ class FormatComparison(Comparison):
         subject, count = self._subject, sum(held.count for held in self._subject.weights.values())
         front = self._choices()
         if bits is not None and front[0].cost > bits * count:
-            names = ", ".join(modules_shown(self.stays, subject.weights))
-            stay = f", as {names} stay{'s' * (len(self.stays) == 1)} in {self.wide}" if names else ""
+            stays = self._unplaced()
+            names = ", ".join(modules_shown(stays, subject.weights))
+            stay = f", as {names} stay{'s' * (len(stays) == 1)} in {self.wide}" if names else ""
             raise ValueError(f"keep(bits={bits:g}): the cheapest choice has {front[0].cost / count:.3g} bits{stay}")
         curve = [(one.cost / count, one.damage) for one in front]
         if bits is not None:
@@ -326,7 +335,7 @@ class FormatComparison(Comparison):
         self, chosen: Choice, error: float, runs: int, count: int, curve: list[tuple[float, float]]
     ) -> Placed:  # fmt: skip
         assigned = self._assigned(chosen)
-        gradients, several = gradients_of(self._subject, assigned), self.by_format.values()
+        gradients = gradients_of(self._subject, assigned)
         shown = [*curve[: -1 : max(1, len(curve) // _CURVE)], curve[-1]]
         return Placed(
             tuple(name for name in self._subject.weights if name not in assigned),
@@ -336,7 +345,7 @@ class FormatComparison(Comparison):
             chosen.cost / max(count, 1),
             None if gradients is None else gradients.error,
             self._subject.title if self._subject.attention else None,
-            {name: why for name, why in self.stays.items() if all(name in other.stays for other in several)},
+            self._unplaced(),
             tuple((bits, math.sqrt(damage)) for bits, damage in shown),
             others={
                 name: type(module).__name__ for name in assigned
