@@ -65,7 +65,11 @@ def test_without_a_file_everything_is_on(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [
-        ({"rules": ["DG999"]}, ValueError, r"select='DG999' is no rule: use ids or names, as in .*DG3"),
+        (
+            {"rules": ["DG999"]},
+            ValueError,
+            r"select='DG999' is no rule \(did you mean 'DG9.* use ids or names, such as DG101, .*DG3",
+        ),
         ({"ignore": ["nonsense"]}, ValueError, r"ignore='nonsense' is no rule"),
         ({"ignore": "DG"}, ValueError, r"ignore='DG' is no rule"),
         ({"ignore": [""]}, ValueError, r"ignore='' is no rule"),
@@ -124,7 +128,7 @@ def test_the_current_folder_may_be_gone(tmp_path, monkeypatch):
         ("select = [3]", r"select=3 is not a list of rules"),
         ("ignore = ['DG3', ['DG4']]", r"ignore=\['DG4'\] is not a list of rules"),
         ("ignore = {DG3 = true}", r"ignore=.* is not a list of rules"),
-        ("ignore = ['DG999']", r"ignore='DG999' is no rule: use ids or names, as in .*, or .*DG3, DG4"),
+        ("ignore = ['DG999']", r"ignore='DG999' is no rule \(did.* use ids or names, such as DG101, or .*DG3, DG4"),
         ("severity = 'fatal'", r"severity='fatal' is not a severity: use one of 'info', 'warning', 'error'"),
         ("severity = 'warn'", r"severity='warn' is not a severity \(did you mean 'warning'\?\): use one of"),
         ("ignore = ['integer-overflow']", r"is no rule \(did you mean 'integer-wraps'\?\)"),

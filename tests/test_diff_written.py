@@ -354,7 +354,9 @@ def test_gradients_may_round_worse_where_outputs_do_not() -> None:
 
 def test_a_loss_that_fails_is_named() -> None:
     layer = nn.Linear(4, 4)
-    with pytest.raises(dtypeguard.CompareError, match="`loss` does not take what a, this Linear, returns: AttributeEr"):
+    with pytest.raises(
+        dtypeguard.CompareError, match="the loss does not take what a, this Linear, returns: AttributeEr"
+    ):
         dtypeguard.diff(layer, copy.deepcopy(layer), torch.ones(2, 4), loss=lambda out: out.logits)
 
 

@@ -25,6 +25,9 @@ def wide(): return torch.linspace(-1, 1, 96).view(3, 32)
 def guarded(): import dtypeguard; return dtypeguard.guard(half(), mode="lenient")
 def other(): torch.manual_seed(1); return nn.Linear(4, 2)
 def both(): return half(), batch().bfloat16()
+def wide_pair(): return model(), wide()
+def nothing(): pass
+def wants(x): return x
 def refuses(): return Refuses(4, 2)
 def batch(): return torch.linspace(-1, 1, 12).view(3, 4)
 def pair(): return batch(), batch()
@@ -33,6 +36,7 @@ def three(): return 3
 def stopped(): raise KeyboardInterrupt
 """
 VIOLATED = "the batch violates it: Linear.forward: argument `input` is float32, the module's parameters are bfloat16"
+MISSING = "a batch is missing: write --batch package.module:function"
 NO_STEPS = "neither 2^k (steps 1, 2, 4, 8 ...) nor a number of steps"
 CASES = [
     ("describe made:half", 0, None),
@@ -41,9 +45,9 @@ CASES = [
     ("describe made:half --batch made:batch", 1, VIOLATED),
     ("describe made:guarded --batch made:batch", 1,
      "the batch violates it: Linear.forward: `input` was cast from float32 to bfloat16 [DG012]"),  # by its own guard
-    ("describe made:batch", 2, "describe takes an nn.Module, not a Tensor: pass the nn.Module itself"),
-    ("describe made:half --batch made:three", 2, "batch=3 is no tensor, no tuple of positional and no dict of keyword "
-     "arguments, and no callable that gives one of these: write batch=(value,)"),
+    ("describe made:batch", 2, "made:batch returned a Tensor: return an nn.Module, or (model, batch)"),
+    ("describe made:half --batch made:three", 2, "made:three returned an int as batch: return a tensor, a tuple of "
+     "positional or a dict of keyword arguments; (value,) for one argument of another kind"),
     ("compare made:model --batch made:batch --dtype bfloat16 --max-error 0.5", 0, None),
     ("compare made:model --batch made:batch --dtype bfloat16 --max-error 1e-4", 1,
      r"output error 0\.\d+ % is above --max-error 0\.01 %"),
@@ -58,6 +62,9 @@ CASES = [
     ("compare made:model --batch made:batch --dtype int8", 2, "compare: --dtype int8 is no dtype to compare: use "),
     ("compare made:model --batch made:batch --format nvfp4 --keep 1 --recipe nope x.json", 2,
      "--recipe nope: the tool must be one of torchao, "),
+    ("compare made:model --batch made:batch --dtype bfloat16 --keep 5", 2,
+     "--keep 5 is 500 %, and the error is 0."),
+    ("audit --select DG999 app.py", 2, "--select DG999 is no rule (did you mean 'DG9"),
     ("compare made:model --batch made:batch --dtype bfloat16 --keep -1", 2, "--keep -1: the error must be positive"),
     ("compare made:model --batch made:batch --dtype bfloat16 --keep 1e-15", 1,
      r"--keep 1e-15 cannot be reached: the whole model in float32 has an error of \S+ % against float64"),
@@ -70,8 +77,7 @@ CASES = [
     ("compare made:model --batch made:batch --dytpe bfloat16", 2,
      "unrecognized arguments: --dytpe (did you mean '--dtype'?)"),
     ("compare made:refuses --batch made:batch --dtype bfloat16", 2, "compare: Refuses does not run in bfloat16"),
-    ("compare made:model --dtype bfloat16", 2, "a batch is missing: write --batch package.module:function, or have "
-     "made:model return (model, batch)"),
+    ("compare made:model --dtype bfloat16", 2, f"{MISSING}, or have made:model return (model, batch)"),
     ("dryrun made:refuses --batch made:batch --require float32", 0, None),
     ("dryrun made:refuses --batch made:batch --require float32,bfloat16", 1,
      "Refuses does not run in bfloat16, which --require names"),
@@ -85,10 +91,11 @@ CASES = [
     ("dryrun made:gone --region fp64", 2, "--region fp64 is none of none, float16, bfloat16"),
     ("dryrun made:gone --region nine", 2, "--region nine is no dtype: "),
     ("dryrun made:model --batch made:batch --dtype int8", 2, "--dtype int8 is none of bfloat16, "),
-    ("dryrun made:refuses", 2, "a batch is missing: write --batch package.module:function, which returns x; none can "),
-    ("dryrun made:batch", 2, "dryrun takes an nn.Module, not a Tensor: pass the nn.Module itself"),
+    ("dryrun made:refuses", 2, "a batch is missing: write --batch package.module:function, which returns x, or "),
+    ("dryrun made:batch", 2, "made:batch returned a Tensor: return an nn.Module, or (model, batch)"),
     ("diff made:model made:model --batch made:batch", 0, None),
-    ("diff made:model made:model --bacth made:batch", 2, "unrecognized arguments: --bacth (did you mean '--batch'?)"),
+    ("diff made:model made:model --bacth made:batch", 2,
+     "unrecognized arguments: --bacth made:batch (did you mean '--batch'?)"),
     ("diff made:model made:other --batch made:batch", 1, "another function"),
     ("describe made:model --batch made:pair", 2, "describe: Linear.forward(input: torch.Tensor) -> torch.Tensor does "
      "not take this batch: too many positional arguments"),
@@ -97,6 +104,22 @@ CASES = [
     ("manifest --check dtypes.lock made:model", 0, None),
     ("manifest --check dtypes.lock made:half", 1, "made:half differs from dtypes.lock"),
     ("manifest --check gone.lock made:half", 2, "cannot read gone.lock: no such file or directory"),
+    ("dryrun made:both", 0, None),
+    ("diff made:both made:both", 0, None),
+    ("diff made:half made:both", 0, None),
+    ("manifest made:both", 0, None),
+    ("compare made:wide_pair --batch made:batch --dtype bfloat16", 0, None),
+    ("diff made:half made:half", 2, f"{MISSING}, or have made:half return (model, batch)"),
+    ("compare made:three --batch made:batch --dtype bfloat16", 2,
+     "made:three returned an int: return an nn.Module, or (model, batch)"),
+    ("diff made:model made:nothing --batch made:batch", 2,
+     "made:nothing returned None: return an nn.Module or a function, or (model, batch)"),
+    ("manifest made:nothing", 2, "made:nothing returned None: return an nn.Module or a state_dict, or (model, batch)"),
+    ("compare made:model --batch made:nothing --dtype bfloat16", 2, "made:nothing returned None as batch: return a "
+     "tensor, a tuple of positional or a dict of keyword arguments, or a list of such batches; "),
+    ("manifest made:model --batch made:nothing", 2, "made:nothing returned None as batch: return a tensor, "),
+    ("compare made:wants --batch made:batch --dtype bfloat16", 2,
+     "made:wants raised TypeError: wants() missing 1 required positional argument: 'x'"),
     ("audit --every 3 app.py", 2, "--every 3 says at which steps values are looked at: pass --values too"),
     ("audit --values --every often app.py", 2, f"argument --every: often is {NO_STEPS}"),
     ("audit --every 0 app.py", 2, f"argument --every: 0 is {NO_STEPS}"),
@@ -114,10 +137,52 @@ CASES = [
     ("diff made:stopped made:model --batch made:batch", 130, None),
     ("manifest made:stopped", 130, None),
     ("audit gone.py", 2, "there is no script gone.py"),
-    ("rules DG3090", 2, "there is no rule 'DG3090': did you mean DG309 or "),
+    ("rules DG3090", 2, "there is no rule 'DG3090': did you mean DG309?"),
     ("rules thrown-away-cast", 2, "there is no rule 'thrown-away-cast': did you mean discarded-cast?"),
     ("completion tcsh", 2, "argument shell: invalid choice: 'tcsh' (choose from "),
     ("", 2, "the following arguments are required: command"),
+]  # fmt: skip
+
+
+# What the user's own code raises, wherever it stands.
+RAISES = """\
+from made import *
+
+class Broken(nn.Linear):
+    def forward(self, x):
+        raise KINDS[self.kind]("of mine")
+
+KINDS = ValueError, TypeError, RuntimeError, KeyError
+def net(kind): net = Broken(4, 2); net.kind = kind; return net
+def value(): return net(0)
+def kind(): return net(1)
+def run(): return net(2)
+def key(): return net(3)
+def boom(): raise TypeError("of mine")
+def loss(out): raise ValueError("of mine")
+"""
+RAISING = [
+    *((f"{command} raises:boom{more}", "raises:boom raised TypeError: of mine") for command, more in (
+        ("compare", " --dtype bfloat16"), ("describe", ""), ("dryrun", ""), ("manifest", ""),
+        ("diff made:model", " --batch made:batch"), ("describe made:model --batch", ""),
+        ("compare made:model --dtype bfloat16 --batch", ""), ("dryrun made:model --batch", ""),
+        ("diff made:model made:model --batch", ""), ("manifest made:model --batch", ""),
+    )),
+    *((f"{command} raises:{net} --batch made:batch", why + f"{error}: .?of mine.?")
+      for net, error in (("value", "ValueError"), ("kind", "TypeError"), ("run", "RuntimeError"), ("key", "KeyError"))
+      for command, why in (
+          ("compare --dtype bfloat16",
+           "(compare: Broken does not run on the batch as it is, before any conversion: )?"),
+          ("describe", ""), ("dryrun", ""), ("manifest", ""),
+          ("diff made:model", "diff: b, this Broken, does not run on the batch: "),
+      )),
+    ("compare made:model --batch made:batch --dtype bfloat16 --loss raises:loss",
+     "compare: the loss does not take what Linear returns for the batch: ValueError: of mine"),
+    ("compare made:net --batch made:wide --format mxfp8 --loss raises:loss", "ValueError: of mine"),
+    ("diff made:model made:model --batch made:batch --loss raises:loss",
+     "diff: the loss does not take what a, this Linear, returns: ValueError: of mine"),
+    ("describe broken:net", "broken raised NameError: name 'undefined' is not defined"),
+    ("compare broken:net --dtype bfloat16", "broken raised NameError: name 'undefined' is not defined"),
 ]  # fmt: skip
 
 
@@ -125,11 +190,14 @@ CASES = [
 def folder(tmp_path, monkeypatch):
     (tmp_path / "made.py").write_text(MADE)
     (tmp_path / "app.py").write_text("import torch\n")
+    (tmp_path / "raises.py").write_text(RAISES)
+    (tmp_path / "broken.py").write_text("undefined\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setattr(sys, "argv", ["-m"])
     yield tmp_path
-    sys.modules.pop("made", None)
+    for name in ("made", "raises"):
+        sys.modules.pop(name, None)
 
 
 @pytest.mark.parametrize(("line", "status", "why"), CASES)
@@ -152,6 +220,17 @@ def test_the_last_line_says_why(folder, capsys, line, status, why):
     else:
         assert "exit status" not in out + err
         assert why is None or out.splitlines()[-1] == why
+
+
+@pytest.mark.parametrize(("line", "why"), RAISING)
+def test_what_the_users_own_code_raises_is_shown_as_python_shows_it(folder, capsys, line, why):
+    assert main(line.split()) == 1
+    out, err = capsys.readouterr()
+    assert re.fullmatch(why, out.splitlines()[-1].removeprefix("exit status 1: "))
+    assert err.startswith("Traceback (most recent call last):\n")
+    assert err.count("Traceback") == 1
+    assert re.search(r'File ".*(raises|broken)\.py"', err)
+    assert not re.search(r'File ".*dtypeguard/', err)  # frames of ours
 
 
 def test_what_is_wrong_is_said_first_and_then_what_belongs_to_it_and_where_help_is(folder, capsys):

@@ -366,6 +366,18 @@ def test_a_module_that_does_not_fit_one_format_may_go_to_another():
     assert "stays in float32" not in str(result)
 
 
+@pytest.mark.parametrize("formats", ["mxfp8,nvfp4", "nvfp4,mxfp8"])
+def test_each_module_that_stays_is_told_once_in_any_order_of_formats(formats):
+    model = nn.Sequential(nn.Linear(32, 16), nn.Linear(16, 16), nn.Linear(16, 4))
+    result = compare(model, torch.randn(8, 32), format=formats)
+    result.keep(error=1e-6)
+    lines = str(result).splitlines()
+    assert any(re.match(r"stays in float32: 2 \(", line) for line in lines)
+    assert "not in mxfp8: 1 (16 inputs, not divisible by 32)" in lines
+    assert not any(line.startswith("not in nvfp4") for line in lines)
+    assert "keep in float32: 0, 1" in lines
+
+
 def test_only_products_are_rounded():
     """Embeddings, norms, softmax, activations and what stands between are computed as they are."""
     torch.manual_seed(0)
@@ -771,9 +783,9 @@ NAMES = "use fp8, fp8:row, fp8:block, mxfp8, mxfp6, mxfp4, nvfp4, int8, int4, tf
             "keep: bits=-1: it must be positive, for example 6.5",
         ),
         (
-            lambda: compare(MODEL, X, format="mxfp8").keep("1%"),
+            lambda: compare(MODEL, X, format="mxfp8").keep("1p"),
             TypeError,
-            "keep: error='1%' is no number: pass 0.01",
+            "keep: error='1p' is no number: pass 0.01 or '1%'",
         ),
         (
             lambda: compare(MODEL, X, format="mxfp8").keep(error=1e-12),

@@ -338,7 +338,7 @@ def test_a_file_that_is_not_there_is_told_in_one_way(said):
         (["--check", "models.py", "models:net"], "models.py is no manifest"),
         (["--check", "models.py", "-o", "a.lock", "models:net"], "--check writes none"),
         (["models:nothing"], "models has no 'nothing'"),
-        (["models:batch"], "Tensor is neither a model nor a mapping of tensors, as a state_dict is"),
+        (["models:batch"], "models:batch returned a Tensor: return an nn.Module or a state_dict, or (model, batch)"),
         (["nothing.pt"], "cannot read nothing.pt: no such file or directory"),
         (["models.py"], "models.py is no checkpoint"),
     ],

@@ -6,6 +6,7 @@ The parser is the one table of all options.
 import argparse
 import contextlib
 import errno
+import importlib
 import itertools
 import os
 import re
@@ -18,7 +19,7 @@ import dtypeguard
 
 from ._core.base import pyproject
 from ._core.base.pages import FAMILIES, entries
-from ._core.base.usage import INTERRUPTED, Failed, Usage
+from ._core.base.usage import INTERRUPTED, Failed, Raised, Usage
 from ._tools.settings import PATH, commands_of, load, said_of, settle, share, take_back, typed
 
 _EXAMPLES = """\
@@ -92,7 +93,10 @@ examples:
 
 It completes the command dtypeguard, and needs shtab: pip install 'dtypeguard[completion]'.
 """
+_MAKER = "package.module:make_model"
+_MODEL = "a function that returns the model, or (model, batch)"
 _SEVERITIES = pyproject.LEGAL["severity"]
+_ENDED = (errno.EPIPE, errno.ENOSPC)
 _POWERS = "2^k"  # as `_engine.watch.steps` has it, which imports torch
 
 
@@ -157,14 +161,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"exit status {INTERRUPTED}: interrupted")
         return INTERRUPTED
-    except OSError as error:
-        if error.errno not in (errno.EPIPE, errno.ENOSPC) or error.filename is not None:
-            raise
+    except Exception as error:
+        if not isinstance(error, OSError) or error.errno not in _ENDED or error.filename is not None:
+            return _tell(error)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `| head` has seen enough; or a disk is full
         why = "was closed before" if error.errno == errno.EPIPE else "has no room, so not"
         print(f"exit status 1: standard output {why} all was written", file=sys.stderr)
         return 1
     return status
+
+
+def _tell(error: Exception) -> int:
+    """Show what the user's own code raised, as Python would; a fault of ours with our frames."""
+    from ._core.base.frames import runs_user_code, shortly
+    from ._tools.audit.command import show
+
+    own = error.__cause__ if isinstance(error, Raised) else error if runs_user_code(error) else None
+    sys.stdout.flush()
+    if own is None:
+        sys.excepthook(type(error), error, error.__traceback__)
+    else:
+        show(own)
+    print(f"exit status 1: {error if isinstance(error, Raised) else shortly(error)}", flush=True)
+    return 1
 
 
 @contextlib.contextmanager
@@ -244,7 +263,7 @@ def _audit_options(audit: argparse.ArgumentParser) -> None:
         metavar="RULES",
         help="use only these rules: ids, names or families, with commas",
     )
-    add("--ignore", type=_list, action="extend", metavar="RULES", default=[], help="leave out these rules")
+    add("--ignore", type=_list, action="extend", metavar="RULES", default=[], help="leave out these rules, with commas")
     values = audit.add_mutually_exclusive_group().add_argument
     says = "run each operation once more in a wider dtype, and find the lines that spoil values (rules DG9)"
     values("--values", action="store_true", help=says)
@@ -269,7 +288,7 @@ def _audit_options(audit: argparse.ArgumentParser) -> None:
     add("--severity", choices=_SEVERITIES, default="info", help=says)
     says = "of what is printed: text, annotations of GitHub, a SARIF log, or JSON (default: text)"
     add("--format", choices=("text", "github", "sarif", "json"), default="text", help=says)
-    add("--output", metavar="PATH", help="print into this file; - is standard output (default)")
+    add("-o", "--output", metavar="PATH", help="print into this file; - is standard output (default)")
     add("--no-casts", dest="casts", action="store_false", help="leave out the table of casts")
     add(
         "-q",
@@ -295,8 +314,8 @@ def _audit_options(audit: argparse.ArgumentParser) -> None:
 
 def _compare_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("model", metavar="package.module:make_model", help="a function that returns the model, or (model, batch)")
-    add("--batch", metavar="package.module:make_batch", help="a function that returns a batch, or a list of batches")
+    add("model", metavar=_MAKER, help=_MODEL)
+    _takes_batch(parser, "or a list of such batches")
     low = parser.add_mutually_exclusive_group(required=True)
     low.add_argument("--dtype", help="the dtype to convert the model to: bfloat16, float16, float32")
     low.add_argument("--region", metavar="DTYPE", help="the dtype of an autocast region: bfloat16, float16")
@@ -305,9 +324,8 @@ def _compare_options(parser: argparse.ArgumentParser) -> None:
     says = "find what must stay in float32 for this error, as 0.01 or 1%%; with --format, the format of each layer"
     add("--keep", type=share, metavar="ERROR", help=says)
     add("--bits", type=float, help="with --format: find the best formats with so many bits a weight on average")
-    add("--attention", action="store_true", help="with --format: round the products of attention, too")
-    says = "a function of the output, or of output and batch: compare the loss; with --format, its gradients, too"
-    add("--loss", metavar="package.module:loss", help=says)
+    add("--attention", action="store_true", help="with --format: round the products of attention too")
+    _takes_loss(parser, "compare the loss; with --format, its gradients too")
     says = "with --format, and --keep or --bits: write what was found for torchao, transformers, ... as JSON"
     add("--recipe", nargs=2, action="append", default=[], metavar=("TOOL", "PATH"), help=says)
     add(
@@ -316,24 +334,20 @@ def _compare_options(parser: argparse.ArgumentParser) -> None:
         metavar="ERROR",
         help="status 1 if the error is larger than this, as 0.05 or 5%%; with --keep, that with the modules in float32",
     )
-    add("--json", metavar="PATH", help="write the result as JSON")
-    add("--html", metavar="PATH", help="write the result as an HTML page")
+    _writes(parser, "the result")
 
 
 def _describe_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("model", metavar="package.module:make_model", help="a function that returns the model, or (model, batch)")
-    says = "a function that returns what the model is called with: call it, and fail for what a guard refuses"
-    add("--batch", metavar="package.module:make_batch", help=says)
-    add("--html", metavar="PATH", help="write the description as an HTML page")
-    add("--json", metavar="PATH", help="write the description as JSON")
+    add("model", metavar=_MAKER, help=_MODEL)
+    _takes_batch(parser, "call the model with it: status 1 for what a guard refuses")
+    _writes(parser, "the description")
 
 
 def _dryrun_options(dry: argparse.ArgumentParser) -> None:
     add = dry.add_argument
-    add("model", metavar="package.module:make_model", help="a function that returns the model")
-    says = "a function that returns a tensor, a tuple of positional or a dict of keyword arguments"
-    add("--batch", metavar="package.module:make_batch", help=f"{says} (default: drawn from annotations)")
+    add("model", metavar=_MAKER, help=_MODEL)
+    _takes_batch(dry, "without one, values are drawn from annotations")
     says = "the dtypes of parameters and inputs, with commas"
     add("--dtype", type=_list, metavar="DTYPES", help=says)
     says = "the dtypes of autocast regions, with commas; none for no region (default: %(default)s)"
@@ -341,23 +355,19 @@ def _dryrun_options(dry: argparse.ArgumentParser) -> None:
     add("--device", help="whose kernels are asked: cpu, cuda, ... (default: the GPU if there is one)")
     says = "status 1 unless the model runs in these dtypes, with inputs of the same dtype: names, with commas"
     add("--require", type=_list, action="extend", metavar="DTYPES", default=[], help=says)
-    add("--html", metavar="PATH", help="write the table as an HTML page")
-    add("--json", metavar="PATH", help="write the table as JSON")
+    _writes(dry, "the table")
 
 
 def _diff_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    says = "functions that return the models; or the path of a capture, or of a JSON list of log probabilities"
-    add("programs", nargs="+", metavar="package.module:make_model|path", help=says)
-    says = "a function that returns what both are called with"
-    add("--batch", required=True, metavar="package.module:make_batch", help=says)
+    says = "functions that return a model, or (model, batch); or the path of a capture, or of log probabilities in JSON"
+    add("programs", nargs="+", metavar=f"{_MAKER}|path", help=says)
+    _takes_batch(parser, "both programs are called with it")
     says = "write what the modules of one model get and return to this file, for --against"
     add("--capture", metavar="PATH", help=says)
     add("--against", metavar="PATH", help="compare the model with this capture")
-    says = "a function of the output, or of output and batch: compare gradients, too"
-    add("--loss", metavar="package.module:loss", help=says)
-    add("--html", metavar="PATH", help="write the result as an HTML page")
-    add("--json", metavar="PATH", help="write the result as JSON")
+    _takes_loss(parser, "compare gradients too")
+    _writes(parser, "the result")
 
 
 def _manifest_options(parser: argparse.ArgumentParser) -> None:
@@ -365,53 +375,51 @@ def _manifest_options(parser: argparse.ArgumentParser) -> None:
     add(
         "subjects",
         nargs="+",
-        metavar="package.module:make_model|checkpoint",
-        help="a function that returns the model, or the path of a checkpoint",
+        metavar=f"{_MAKER}|checkpoint",
+        help=f"{_MODEL}; or the path of a checkpoint",
     )
     add("-o", "--output", metavar="PATH", help="write the manifest to this file; one that is there keeps its comments")
     add("--check", metavar="PATH", help="check each model and checkpoint against this file")
-    says = "a function that returns what the model is called with: hold the dtypes in which modules compute, too"
-    add("--batch", metavar="package.module:make_batch", help=says)
-    add("--shapes", action="store_true", help="hold shapes, too")
-    add("--devices", action="store_true", help="hold devices, too")
-    add("--html", metavar="PATH", help="write an HTML page")
-    add("--json", metavar="PATH", help="write JSON")
+    _takes_batch(parser, "hold the dtypes in which modules compute too")
+    add("--shapes", action="store_true", help="hold shapes too")
+    add("--devices", action="store_true", help="hold devices too")
+    _writes(parser, "what is printed")
 
 
-def _diff(options: argparse.Namespace) -> int:
-    from ._tools.diff.command import run
-
-    return run(options)
+# What several commands have in the same words.
 
 
-def _manifest(options: argparse.Namespace) -> int:
-    from ._tools.manifest.command import run
-
-    return run(options)
-
-
-def _audit(options: argparse.Namespace) -> int:
-    from ._tools.audit.command import run
-
-    return run(options)
+def _takes_batch(parser: argparse.ArgumentParser, more: str) -> None:
+    says = f"a function that returns a batch: a tensor, a tuple of positional or a dict of keyword arguments; {more}"
+    parser.add_argument("--batch", metavar="package.module:make_batch", help=says)
 
 
-def _compare(options: argparse.Namespace) -> int:
-    from ._tools.compare.command import run
-
-    return run(options)
-
-
-def _describe(options: argparse.Namespace) -> int:
-    from ._tools.describe.command import run
-
-    return run(options)
+def _takes_loss(parser: argparse.ArgumentParser, more: str) -> None:
+    says = f"a function of the output, or of output and batch: {more}"
+    parser.add_argument("--loss", metavar="package.module:loss", help=says)
 
 
-def _dryrun(options: argparse.Namespace) -> int:
-    from ._tools.dryrun.command import run
+def _writes(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--json", metavar="PATH", help=f"write {what} as JSON")
+    parser.add_argument("--html", metavar="PATH", help=f"write {what} as an HTML page")
 
-    return run(options)
+
+# --- what commands do -----------------------------------------------------------------------------------------------
+
+
+def _imported(module: str) -> Callable[[argparse.Namespace], int]:
+    """What a command does; its module is imported when it is run."""
+
+    def run(options: argparse.Namespace) -> int:
+        status: int = importlib.import_module(f"dtypeguard._tools.{module}").run(options)
+        return status
+
+    return run
+
+
+_audit, _compare, _describe = _imported("audit.command"), _imported("compare.command"), _imported("describe.command")
+_dryrun, _diff, _manifest = _imported("dryrun.command"), _imported("diff.command"), _imported("manifest.command")
+_rules, _doctor = _imported("rules"), _imported("doctor")
 
 
 def _every(text: str) -> str | int:
@@ -438,21 +446,6 @@ def _seconds(text: str) -> float:
 
 def _list(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
-
-
-# --- what needs no model ------------------------------------------------------------------------------------------
-
-
-def _rules(options: argparse.Namespace) -> int:
-    from ._tools.rules import run
-
-    return run(options)
-
-
-def _doctor(options: argparse.Namespace) -> int:
-    from ._tools.doctor import run
-
-    return run(options)
 
 
 def _completion(options: argparse.Namespace) -> int:

@@ -1,12 +1,11 @@
 """`python -m dtypeguard rules`: the table of rules and mistakes, or the pages of some; without torch."""
 
 import argparse
-import difflib
 import importlib.util
 import sys
 from collections.abc import Iterable
 
-from .._core.base.pages import FAMILIES, Entry, by_words, entries, page
+from .._core.base.pages import FAMILIES, Entry, entries, meant, page
 from .._core.base.usage import Usage
 
 
@@ -37,12 +36,10 @@ def _named(name: str) -> list[Entry]:
         found = [one for one in every if spelling in (one.id, one.id[:3], one.name)]
         if found:
             return found
-    known = [word for one in every for word in (one.id, one.name)]
-    near = [*difflib.get_close_matches(name.upper(), known, 2), *difflib.get_close_matches(name.lower(), known, 3)]
-    near = near or by_words(name, every)
+    near = meant(name, every)
     families = ", ".join(FAMILIES)
-    meant = f"did you mean {' or '.join(near)}?" if near else f"there are ids, names, and the families {families}"
-    raise Usage(f"there is no rule {name!r}: {meant}")
+    says = f"did you mean {near}?" if near else f"there are ids, names, and the families {families}"
+    raise Usage(f"there is no rule {name!r}: {says}")
 
 
 def _print_table(rows: Iterable[Entry]) -> None:

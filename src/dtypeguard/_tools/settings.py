@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from .._core.base import pyproject
+from .._core.base.shares import part
 
 PATH = "PATH"  # the metavar of what is a path
 
@@ -28,9 +29,9 @@ PATH = "PATH"  # the metavar of what is a path
 def share(text: str) -> float:
     """A part of a whole: `0.01`, or `1%`."""
     try:
-        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text} is neither a number nor a percentage, as 1%") from None
+        return part(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 _NUMBERS: dict[Any, str] = {float: "a number", int: "a whole number", share: "a number, or a percentage as `1%`"}
@@ -119,7 +120,11 @@ def _load(file: Path, command: str, table: Mapping[str, Any], parser: ArgumentPa
             read = _option_text(action, value, file.parent)
         except (ValueError, argparse.ArgumentTypeError) as error:
             near = pyproject.near(value, action.choices or ())
-            said = f"{key}={value!r} is not {legal(action)}" if type(error) is ValueError else f"{key}: {error}"
+            said = (
+                f"{key}={pyproject.literal(value)} is not {legal(action)}"
+                if type(error) is ValueError
+                else f"{key}: {error}"
+            )
             raise pyproject.wrong(file, (command, key), f"{said}{near}") from None
         if read == action.default:  # a flag that is false
             continue

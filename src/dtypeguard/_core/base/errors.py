@@ -129,6 +129,14 @@ class CompareError(DtypeGuardError):
     """`compare` cannot run the model in the dtype, or cannot measure what it returns."""
 
     code: str | None = codes.COMPARE.id
+    _as_it_is = False  # whether the cause was raised by the program as it is, in no dtype of ours
+
+    @classmethod
+    def _of(cls, told: str) -> "CompareError":
+        """What the program as it is raises."""
+        error = cls(told)
+        error._as_it_is = True
+        return error
 
 
 class StateError(DtypeGuardError):

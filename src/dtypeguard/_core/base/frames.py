@@ -137,6 +137,23 @@ def chain_of(error: BaseException | None) -> list[BaseException]:
     return chain
 
 
+def runs_user_code(error: BaseException) -> bool:
+    """Whether code of the user's, or of a library of theirs, raised it; and not what we or torch do with a value."""
+    files: list[str] = []
+    trace = error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        files = [] if is_own(file) else [*files, file]  # what called us raised nothing
+        trace = trace.tb_next
+    return not all(internal(file) or library(file) for file in files)
+
+
+def shortly(error: BaseException) -> str:
+    """The type of an exception, and the first line of what it says."""
+    first = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
 def let_go(error: BaseException | None) -> None:
     """Drop the frames of an exception: they hold what the program made, a copy of a model, until `gc.collect` runs."""
     for one in chain_of(error):

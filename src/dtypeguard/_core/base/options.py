@@ -1,10 +1,10 @@
 """Options as users write them: `skip_args="mask"` means `skip_args=["mask"]`, and what is misspelt is named."""
 
+import contextlib
 import difflib
 import functools
 import inspect
 import os
-import re
 import types
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
@@ -14,6 +14,7 @@ import torch
 from .dtypes import dtype_of, name_of
 from .frames import hide_frames
 from .pyproject import near
+from .shares import part
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -177,24 +178,29 @@ def one_of(option: str, value: Any, legal: Iterable[str]) -> str:
     return value.lower()
 
 
-def positive(option: str, value: Any, example: str) -> None:
-    """Check that an option is a number above 0.
-
-    Args:
-        option: what is checked, as in a call.
-        value: what it is.
-        example: a value that is right.
+def positive(option: str, value: Any, example: str) -> float:
+    """An option that is a number above 0; `example` is one for the message.
 
     Raises:
-        TypeError: for what is no number; of "1%" the number is told.
+        TypeError: for what is no number.
         ValueError: for 0, for less, and for NaN.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
-        share = re.fullmatch(r"\s*([\d.]+)\s*%\s*", value) if isinstance(value, str) else None
-        meant = f"{float(share[1]) / 100:g}" if share else f"a number, for example {example}"
-        raise TypeError(f"{option}={value!r} is no number: pass {meant}")
+        raise TypeError(f"{option}={value!r} is no number: pass {example}")
     if not value > 0:
         raise ValueError(f"{option}={value!r}: it must be positive, for example {example}")
+    return value
+
+
+def share_of(option: str, value: Any) -> float:
+    """An option that is a part of a whole: 0.01, or "1%" as on the command line.
+
+    Raises:
+        TypeError, ValueError: as `positive`.
+    """
+    with contextlib.suppress(ValueError):
+        value = part(value) if isinstance(value, str) else value
+    return positive(option, value, "0.01 or '1%'")
 
 
 def switch(option: str, value: Any) -> bool:

@@ -54,6 +54,18 @@ def by_words(text: str, among: Iterable[Entry]) -> list[str]:
     return [best] if shared.get(best, 0) >= 2 else []
 
 
+def meant(name: str, among: Iterable[Entry]) -> str:
+    """The id or name that may be meant: it is spelt nearly so or has the same words, else it is a little alike."""
+    import difflib
+
+    among = list(among)
+    name = name.lower().replace("_", "-")
+    spelt = {word.lower(): word for one in among for word in (one.id, one.name)}
+    near = [spelt[one] for one in difflib.get_close_matches(name, spelt, 1, 0.6 if name.startswith("dg") else 0.7)]
+    alike = near and difflib.SequenceMatcher(None, name, near[0].lower()).ratio() > 0.85
+    return next(iter(near if alike else [*by_words(name, among), *near]), "")
+
+
 def _words(text: str) -> set[str]:
     """The words of a text, where one and several are the same."""
     return {word.removesuffix("s") for word in _WORD.findall(text.lower())}

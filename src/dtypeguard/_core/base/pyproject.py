@@ -96,12 +96,17 @@ def near(word: Any, legal: Iterable[str], cutoff: float = 0.7) -> str:
     return f" (did you mean {words[found[0]]!r}?)" if found else ""
 
 
-def near_rule(name: str, legal: Iterable[str]) -> str:
-    """The same for a rule, which may be meant by words that its name or its summary has."""
-    found = pages.by_words(name, (one for one in pages.entries() if one.kind in LEGAL["severity"]))
-    known = list(legal)
-    meant = near(name, known, 0.85) or "".join(f" (did you mean {one!r}?)" for one in found)
-    return meant or near(name, known)
+def no_rule(name: str) -> str:
+    """That there is no rule of a name, which may be meant, and what there is."""
+    rules = [one for one in pages.entries() if one.kind in LEGAL["severity"]]
+    meant = pages.meant(name, rules)
+    families = ", ".join(dict.fromkeys(one.id[:3] for one in rules))
+    return f"is no rule{meant and f' (did you mean {meant!r}?)'}: use ids or names, such as DG101, or {families}"
+
+
+def literal(value: Any) -> str:
+    """A value as TOML has it."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def line_of(text: bytes, keys: tuple[str, ...]) -> int:
@@ -131,7 +136,7 @@ def line_of(text: bytes, keys: tuple[str, ...]) -> int:
 
 def _checked(file: Path, table: Any, options: Mapping[str, Iterable[str]]) -> dict[str, Any]:
     if not isinstance(table, dict):
-        raise wrong(file, (), f"is not a table, but {table!r}")
+        raise wrong(file, (), f"is not a table, but {literal(table)}")
     for key, value in table.items():
         if key in KEYS:
             KEYS[key](file, (key,), value)
@@ -141,7 +146,7 @@ def _checked(file: Path, table: Any, options: Mapping[str, Iterable[str]]) -> di
             meant = f"; it is one of {' and '.join(homes)}" if homes else f"{near(key, (*KEYS, *COMMANDS))}: {legal}"
             raise wrong(file, (key,), f"has no key {key!r}{meant}")
         elif not isinstance(value, dict):
-            raise wrong(file, (key,), f"{key}={value!r} is not a table: write [tool.dtypeguard.{key}]")
+            raise wrong(file, (key,), f"{key}={literal(value)} is not a table: write [tool.dtypeguard.{key}]")
     return table
 
 
@@ -150,7 +155,7 @@ def _word(file: Path, keys: tuple[str, ...], value: Any) -> None:
     (key,) = keys
     if not isinstance(value, str) or value.lower() not in LEGAL[key]:
         legal = ", ".join(map(repr, LEGAL[key]))
-        raise wrong(file, keys, f"{key}={value!r} is not a {key}{near(value, LEGAL[key])}: use one of {legal}")
+        raise wrong(file, keys, f"{key}={literal(value)} is not a {key}{near(value, LEGAL[key])}: use one of {legal}")
 
 
 def _rules(file: Path, keys: tuple[str, ...], value: Any) -> None:
@@ -158,12 +163,9 @@ def _rules(file: Path, keys: tuple[str, ...], value: Any) -> None:
     where = ".".join([keys[0], *map(repr, keys[1:])])
     for name in value if isinstance(value, list) else [value]:
         if not isinstance(name, str) or not isinstance(value, list):
-            raise wrong(file, keys, f"{where}={name!r} is not a list of rules, as in ['DG102', 'DG5']")
-        if name not in (known := _names()):
-            families = [name for name in known if len(name) == 3]
-            meant = near_rule(name, known[len(families) :])
-            legal = f"use ids or names, as in ['DG101'], or {', '.join(families)}"
-            raise wrong(file, keys, f"{where}={name!r} is no rule{meant}: {legal}")
+            raise wrong(file, keys, f"{where}={literal(name)} is not a list of rules, as in ['DG102', 'DG5']")
+        if name not in _names():
+            raise wrong(file, keys, f"{where}={name!r} {no_rule(name)}")
 
 
 def _texts(file: Path, keys: tuple[str, ...], value: Any) -> None:
@@ -171,14 +173,14 @@ def _texts(file: Path, keys: tuple[str, ...], value: Any) -> None:
     (key,) = keys
     for one in value if isinstance(value, list) else [value]:
         if not isinstance(one, str):
-            raise wrong(file, keys, f"{key}={one!r} is not a list of strings, as in ['src/']")
+            raise wrong(file, keys, f"{key}={literal(one)} is not a list of strings, as in ['src/']")
 
 
 def _globs(file: Path, keys: tuple[str, ...], value: Any) -> None:
     """A table of lists of rules, by patterns of files."""
     (key,) = keys
     if not isinstance(value, dict):
-        raise wrong(file, keys, f"{key}={value!r} is not a table, as in {{'tests/**' = ['DG102']}}")
+        raise wrong(file, keys, f"{key}={literal(value)} is not a table, as in {{'tests/**' = ['DG102']}}")
     for pattern, rules in value.items():
         _rules(file, (key, pattern), rules)
 

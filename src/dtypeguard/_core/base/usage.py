@@ -9,3 +9,7 @@ class Usage(Exception):
 
 class Failed(Exception):
     """What was asked for was done, and did not pass: the reason, which is printed last, and exit status 1."""
+
+
+class Raised(Exception):
+    """The user's own code raised its cause, which is shown as Python shows it: the reason; exit status 1."""

@@ -11,7 +11,7 @@ import torch
 
 from ..._core.base.codes import page_of
 from ..._core.base.options import several
-from ..._core.base.pyproject import near_rule
+from ..._core.base.pyproject import no_rule
 from ..._show.result import Row
 from .called import called
 from .sites import Site
@@ -226,10 +226,6 @@ def select(ids: Any, what: str = "ignore") -> frozenset[str]:
         family = len(name) == 3
         found = {r.id for r in RULES.values() if name in (r.id, r.name) or (family and r.id.startswith(name))}
         if not found:
-            families = ", ".join(sorted({rule[:3] for rule in RULES}))
-            meant = near_rule(name, [*RULES, *(rule.name for rule in RULES.values())])
-            raise ValueError(
-                f"{what}={name!r} is no rule{meant}: use ids or names, as in [{min(RULES)!r}], or {families}"
-            )
+            raise ValueError(f"{what}={name!r} {no_rule(name)}")
         chosen |= found
     return frozenset(chosen)

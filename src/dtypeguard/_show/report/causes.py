@@ -3,6 +3,7 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 from ..._engine.watch.rule import RULES, Finding, Severity
 from ..._engine.watch.spots import Spot
@@ -115,7 +116,7 @@ class Change:
 
 
 def causes_of(findings: Iterable[Finding]) -> list[Cause]:
-    """Findings by cause, the worst first."""
+    """Findings by cause: the worst first, and else as the lines of the program stand."""
     groups: dict[object, list[Finding]] = {}
     for finding in findings:
         spot = finding.edit
@@ -126,7 +127,14 @@ def causes_of(findings: Iterable[Finding]) -> list[Cause]:
             place = (spot.file, spot.line, born or (finding.from_dtype, finding.to_dtype))
         groups.setdefault((finding.rule, *place), []).append(finding)
     causes = [Cause(tuple(sorted(group, key=_rank))) for group in groups.values()]
-    return sorted(causes, key=lambda cause: (_rank(cause.first), bool(RULES[cause.rule].follows)))
+    files = list(dict.fromkeys(cause.first.file for cause in causes))  # as the program came to them
+
+    def order(cause: Cause) -> tuple[Any, ...]:
+        place = cause.edit or cause.first
+        follows = bool(RULES[cause.rule].follows)
+        return _rank(cause.first), follows, files.index(cause.first.file), place.line or 0
+
+    return sorted(causes, key=order)
 
 
 def changes_of(causes: Iterable[Cause]) -> list[Change]:

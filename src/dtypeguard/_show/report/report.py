@@ -377,9 +377,9 @@ class AuditReport(Drawn, Generic[R]):
 
     def _summary(self, causes: Sequence[Cause], hidden: Sequence[Cause] = (), fixed: Sequence[Cause] = ()) -> str:
         """How much there is, in a line; `hidden` causes are known, or of no interest."""
-        what = counted(causes).replace(" and ", ", ") or self._nothing(hidden or fixed)
+        what = counted(causes).replace(" and ", ", ") or self._nothing(hidden, fixed)
         rest = f"; {counted(fixed)} {'fixed' if self._proven else 'edited, which nobody has run'}" if fixed else ""
-        rest += f"; {counted(hidden)} not shown" if hidden else ""
+        rest += f"; {counted(hidden)} not shown" if hidden and (causes or fixed) else ""
         about = cast_count(self.casts) if self._tests is None else number(self._tests, "test")
         so_far = " so far, it is still running" if self._recorder.running else ""
         ended = "" if self.stopped is None else f"; the program was ended after {number(self.stopped, 'step')}"
@@ -387,19 +387,23 @@ class AuditReport(Drawn, Generic[R]):
 
     def _verdict(self, changes: list[Change], causes: Sequence[Cause]) -> str:
         if not causes and not self._recorder.operations:
-            return self._nothing(())
+            return self._nothing()
         said = verdict(changes, causes, self._least)
         if self.error is None:
             return said
         ended = self.error.partition(":")[0]
         return re.sub("^Clean", f"No warning until {ended} ended the program", said)
 
-    def _nothing(self, others: Sequence[Any]) -> str:
-        if not others and not self._recorder.operations:
-            early = self.error is not None
-            return "the program ended before any operation of PyTorch" if early else "no operation of PyTorch was seen"
-        more = "nothing more found" if self._proven else "nothing else found"
-        return more if others else "nothing found"
+    def _nothing(self, hidden: Sequence[Cause] = (), fixed: Sequence[Cause | Finding] = ()) -> str:
+        """What is said where no cause is shown."""
+        if fixed:
+            return "nothing more found" if self._proven else "nothing else found"
+        if hidden:
+            return f"{counted(hidden)} not shown"
+        if self._recorder.operations:
+            return "nothing found"
+        early = self.error is not None
+        return "the program ended before any operation of PyTorch" if early else "no operation of PyTorch was seen"
 
     def _text(
         self, style: Style, findings: Sequence[Finding] | None = None, casts: bool = True, fixed: Sequence[Finding] = ()
@@ -414,7 +418,7 @@ class AuditReport(Drawn, Generic[R]):
         over = not self._recorder.running
         said = self._verdict(changes, causes)
         lines = [*verdict_lines(said, changes, style), ""] if causes and over else []
-        lines += [*paragraphs(causes, style), ""] if causes else [self._nothing(hidden or fixed), ""]
+        lines += [*paragraphs(causes, style), ""] if causes else [self._nothing(hidden, fixed), ""]
         if casts and (table := [*cast_lines(self.casts, style)]):
             lines += [*table, ""]
         return "\n".join([*lines, *self._shadowed(style), self._summary(causes, hidden, causes_of(fixed))])

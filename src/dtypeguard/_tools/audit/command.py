@@ -172,7 +172,7 @@ def _audited(program: Program, options: argparse.Namespace) -> tuple[Any, int]:
     except BaseException as error:
         if report is None:  # nothing has run yet
             raise Usage(str(error)) if isinstance(error, TypeError | ValueError) else error from None
-        _show(error)
+        show(error)
         status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     return report, status
 
@@ -339,7 +339,7 @@ def _execute(code: types.CodeType, **names: Any) -> None:
 # --- what it threw ------------------------------------------------------------------------------------------------
 
 
-def _show(error: BaseException) -> None:
+def show(error: BaseException) -> None:
     """The traceback as Python would print it, without our frames."""
     waiting, seen = [error], set()
     while waiting:

@@ -1,53 +1,144 @@
 """`package.module:name` on the command line: what makes a model, or a batch."""
 
+import contextlib
 import importlib
 import os
 import pkgutil
 import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from torch import nn
+
+from ..._core.base.errors import CompareError, DtypeGuardError
+from ..._core.base.frames import runs_user_code, shortly
+from ..._core.base.options import kind_of, unread
 from ..._core.base.pyproject import near
-from ..._core.base.usage import Usage
+from ..._core.base.usage import Failed, Raised, Usage
+from ..calls import call_of
 
 
-def made_by(name: str) -> Any:
-    """What the function `package.module:name` returns; an object of that name that is no function is given itself.
+@dataclass(frozen=True)
+class Takes:
+    """What a command runs: in words, and whether a value is it."""
+
+    what: str
+    fits: Callable[[Any], bool]
+
+
+def _is_model(value: Any) -> bool:
+    return isinstance(value, nn.Module)
+
+
+MODELS = Takes("an nn.Module", _is_model)
+_BATCH = "return a tensor, a tuple of positional or a dict of keyword arguments"
+
+
+def both_by(
+    model: str, batch: str | None = None, takes: Takes = MODELS, *, paths: bool = False, lists: bool = False
+) -> tuple[Any, Any]:
+    """A model, and the batch that `--batch` makes, or else that comes with the model as `(model, batch)`; or None.
+
+    Args:
+        model: `package.module:name` of a function that makes it, or of the model itself.
+        batch: the same for a batch.
+        takes: what may be made.
+        paths: whether the path of a file may stand there; it is given itself.
+        lists: whether a list of batches is one.
 
     Raises:
-        Usage: if there is none. What the function or its module raises comes out as it is.
+        Usage: there is no such function, or it makes something else.
+        Raised: it raises something itself.
     """
-    found = found_by(name)
-    return found() if callable(found) and not _is_model(found) else found
-
-
-def path_or_made(name: str) -> Any:
-    """A path, or what `package.module:name` makes.
-
-    Raises:
-        Usage: as `made_by`.
-    """
-    return name if os.path.exists(name) or ":" not in name else made_by(name)
-
-
-def both_by(model: str, batch: str | None) -> tuple[Any, Any]:
-    """A model, and the batch that another function makes or that comes with the model as `(model, batch)`; or None.
-
-    Raises:
-        Usage: as `made_by`.
-    """
-    made = made_by(model)
+    if paths and (os.path.exists(model) or ":" not in model):
+        return model, batch_by(batch, lists)
+    found = found_by(model)
+    made = _made(model, found)
+    pair = isinstance(made, tuple) and len(made) == 2 and takes.fits(made[0])
+    one, own = made if pair else (made, None)
+    if not takes.fits(one):
+        told = f"{model} returned {kind_of(one)}: return" if made is not found else (
+            f"{model} is {kind_of(one)}: name a function that returns"
+        )  # fmt: skip
+        raise Usage(f"{told} {takes.what}, or (model, batch)")
     if batch is not None:
-        return made, made_by(batch)
-    both = isinstance(made, tuple) and len(made) == 2 and _is_model(made[0])
-    return made if both else (made, None)
+        return one, batch_by(batch, lists)
+    return one, own if own is None else _checked(model, own, lists)
+
+
+def batch_by(name: str | None, lists: bool = False) -> Any:
+    """What `--batch` makes; None where it is not given.
+
+    Raises:
+        Usage, Raised: as `both_by`.
+    """
+    return None if name is None else _checked(name, _made(name, found_by(name)), lists)
+
+
+def no_batch(model: str, needed: str = "") -> Usage:
+    """That a model needs a batch."""
+    return Usage(
+        f"a batch is missing: write --batch package.module:function{needed}, or have {model} return (model, batch)"
+    )
+
+
+@contextlib.contextmanager
+def refusing(*kinds: type[Exception]) -> Iterator[None]:
+    """What a function of ours refuses in here is wrong usage; what the user's own code raises in it is the user's.
+
+    Args:
+        kinds: of exceptions that are refusals, besides TypeError and ValueError.
+
+    Raises:
+        Usage: a refusal.
+        Raised: what a model or a loss raises as it is.
+    """
+    try:
+        yield
+    except (Usage, Failed, Raised):
+        raise
+    except Exception as error:
+        as_it_is = error.__cause__ if isinstance(error, CompareError) and error._as_it_is else error
+        if as_it_is is not None and not isinstance(as_it_is, DtypeGuardError) and runs_user_code(as_it_is):
+            raise Raised(str(error).partition("\n")[0] if as_it_is is not error else shortly(error)) from as_it_is
+        if isinstance(error, (TypeError, ValueError, *kinds)):
+            told = unread(error)  # what torch says of a file has many lines
+            raise Usage(told if isinstance(error, TypeError | ValueError) else told.partition("\n")[0]) from error
+        raise
+
+
+def _made(name: str, found: Any) -> Any:
+    """What a function returns; an object that is no function is given itself."""
+    if not callable(found) or _is_model(found):
+        return found
+    try:
+        return found()
+    except Exception as error:
+        told = f"{name} raised {shortly(error)}"
+        raise (Raised if runs_user_code(error) else Usage)(told) from error
+
+
+def _checked(name: str, batch: Any, lists: bool) -> Any:
+    """A batch, if it is one."""
+    for one in batch if lists and isinstance(batch, list) else [batch]:
+        try:
+            call_of(one)
+        except TypeError:
+            more = ", or a list of such batches" if lists else ""
+            raise Usage(
+                f"{name} returned {kind_of(one)} as batch: {_BATCH}{more}; (value,) for one argument of another kind"
+            ) from None
+    return batch
 
 
 def found_by(name: str) -> Any:
     """The object `package.module:name`.
 
     Raises:
-        Usage: if there is none. What its module raises comes out as it is.
+        Usage: if there is none.
+        Raised: its module raises something itself.
     """
     module, _, attribute = name.partition(":")
     if not module or not attribute:
@@ -61,8 +152,10 @@ def found_by(name: str) -> Any:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # a module that it imports is missing
+            raise Raised(f"{module} raised {shortly(error)}") from error  # a module that it imports is missing
         raise missing(module, error.name) from error
+    except Exception as error:
+        raise Raised(f"{module} raised {shortly(error)}") from error
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise Usage(f"{module} has no {attribute!r}{near(part, dir(found))}")
@@ -80,9 +173,3 @@ def missing(module: str, part: str | None = None) -> Usage:
     package, _, last = (part or module).rpartition(".")
     folders = getattr(sys.modules.get(package), "__path__", ()) if package else None
     return Usage(f"there is no module {module!r}{near(last, (one.name for one in pkgutil.iter_modules(folders)))}")
-
-
-def _is_model(value: Any) -> bool:
-    from torch import nn
-
-    return isinstance(value, nn.Module)

@@ -9,7 +9,7 @@ from torch import nn
 
 from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
-from ..._core.base.options import explained, positive
+from ..._core.base.options import explained, positive, share_of
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..._show.svg import Chart
@@ -33,7 +33,6 @@ _CURVE = 40  # points
 _MOST = 3  # parameters in a line
 _LIKELY = 2.0  # of the error²: what is that much worse in theory is hardly better in a run
 _LEAST = 1e-9  # of the error²: nothing but the model itself makes none of it
-_EXAMPLES = {"error": "0.01", "bits": "6.5"}
 
 
 class FormatSearch(Search):
@@ -171,15 +170,23 @@ class FormatComparison(Comparison):
         for title, other in self.by_format.items():
             if other is not self:
                 yield f"{title}: {other.verdict()}"
-        own = [title for title, other in self.by_format.items() if other is self and len(self.by_format) > 1]
-        stays = f"not in {own[0]}" if own else f"stays in {self.wide}"  # another format may take it
-        for reason in reasons(self.stays, self._subject.weights):
-            yield f"{stays}: {reason}"
+        nowhere = self._unplaced()
+        for reason in reasons(nowhere, self._subject.weights):
+            yield f"stays in {self.wide}: {reason}"
+        for title, other in self.by_format.items():  # another one takes it
+            own = {name: why for name, why in other.stays.items() if name not in nowhere}
+            for reason in reasons(own, self._subject.weights):
+                yield f"not in {title}: {reason}"
         if self.gradients is not None and self.gradient is not None:
             most = ", ".join(f"{name} {percent(error)}" for name, error in [*self.gradients.items()][:_MOST])
             yield f"gradients: error {percent(self.gradient)}; of single parameters: {most}"
         if self._placed is not None:
             yield from self._placed.told(self._subject.weights)
+
+    def _unplaced(self) -> dict[str, str]:
+        """The modules that no format takes, each with the reason of the first."""
+        every = self.by_format.values()
+        return {name: why for name, why in self.stays.items() if all(name in one.stays for one in every)}
 
     def _searching(self) -> FormatSearch:
         if not isinstance(self._search, FormatSearch):
@@ -188,7 +195,7 @@ class FormatComparison(Comparison):
 
     @explained
     @unrecorded
-    def keep(self, error: float | None = None, *, bits: float | None = None) -> Placed:  # type: ignore[override]
+    def keep(self, error: float | str | None = None, *, bits: float | None = None) -> Placed:  # type: ignore[override]
         """Find a format for each layer: with this error at most and as few bits as may be, or the best of so many bits.
 
         Shares tell where to look, and the model is run with what was chosen and what is nearly as good by them: at most
@@ -196,7 +203,7 @@ class FormatComparison(Comparison):
         format stay in the model's own dtype.
 
         Args:
-            error: of the outputs, at most.
+            error: of the outputs, at most: 0.01 is one percent, as is "1%".
             bits: of a weight of a matrix product, on average, with the scales; layers that no format takes count too.
 
         Raises:
@@ -211,32 +218,34 @@ class FormatComparison(Comparison):
         >>> kept.bits <= 6.5, sorted(kept.formats.values())
         (True, ['mxfp4', 'mxfp8'])
         """
-        self._check(error, bits)
+        wanted = self._checked(error, bits)
         self._subject.check_unchanged()
         with torch.inference_mode(False), task("keep"):
-            placed = self._choose(error, bits)
+            placed = self._choose(*wanted)
         self._placed = placed
         return placed
 
-    def _check(self, error: float | None, bits: float | None) -> None:
+    def _checked(self, error: float | str | None, bits: float | None) -> tuple[float | None, float | None]:
+        """Both as numbers, of which one is given."""
         if (error is None) == (bits is None):
             given = "neither" if error is None else "both"
             raise TypeError(f"keep takes error= or bits=, and got {given}: for example keep(error=0.01)")
-        for name, value in (("error", error), ("bits", bits)):
-            if value is not None:
-                positive(f"keep: {name}", value, _EXAMPLES[name])
+        error = None if error is None else share_of("keep: error", error)
+        bits = None if bits is None else positive("keep: bits", bits, "6.5")
         if self._found.integers:
             raise CompareError(
                 "keep needs floating outputs to measure an error of, and the model returns integers: compare the part "
                 "of it that comes before"
             )
+        return error, bits
 
     def _choose(self, error: float | None, bits: float | None) -> Placed:
         subject, count = self._subject, sum(held.count for held in self._subject.weights.values())
         front = self._choices()
         if bits is not None and front[0].cost > bits * count:
-            names = ", ".join(modules_shown(self.stays, subject.weights))
-            stay = f", as {names} stay{'s' * (len(self.stays) == 1)} in {self.wide}" if names else ""
+            stays = self._unplaced()
+            names = ", ".join(modules_shown(stays, subject.weights))
+            stay = f", as {names} stay{'s' * (len(stays) == 1)} in {self.wide}" if names else ""
             raise ValueError(f"keep(bits={bits:g}): the cheapest choice has {front[0].cost / count:.3g} bits{stay}")
         curve = [(one.cost / count, one.damage) for one in front]
         if bits is not None:
@@ -326,7 +335,7 @@ class FormatComparison(Comparison):
         self, chosen: Choice, error: float, runs: int, count: int, curve: list[tuple[float, float]]
     ) -> Placed:  # fmt: skip
         assigned = self._assigned(chosen)
-        gradients, several = gradients_of(self._subject, assigned), self.by_format.values()
+        gradients = gradients_of(self._subject, assigned)
         shown = [*curve[: -1 : max(1, len(curve) // _CURVE)], curve[-1]]
         return Placed(
             tuple(name for name in self._subject.weights if name not in assigned),
@@ -336,7 +345,7 @@ class FormatComparison(Comparison):
             chosen.cost / max(count, 1),
             None if gradients is None else gradients.error,
             self._subject.title if self._subject.attention else None,
-            {name: why for name, why in self.stays.items() if all(name in other.stays for other in several)},
+            self._unplaced(),
             tuple((bits, math.sqrt(damage)) for bits, damage in shown),
             others={
                 name: type(module).__name__ for name in assigned

@@ -8,7 +8,7 @@ from ..._core.base.errors import CompareError
 from ..._core.base.usage import Failed, Usage
 from ..._show.files import writable, write
 from ..audit.command import try_files, write_files
-from ..audit.factory import both_by, found_by
+from ..audit.factory import both_by, found_by, no_batch, refusing
 from .compare import compare
 from .recipes import check_tool, recipe
 from .text import percent
@@ -21,9 +21,10 @@ def run(options: argparse.Namespace) -> int:
 
     Raises:
         Failed: an error is larger than it may be, or what was asked for cannot be reached.
+        Raised: the model or the loss raises something itself.
         Usage: for what is wrong with the options, or cannot be compared.
     """
-    try:
+    with refusing():
         try_files(options, "json", "html")
         wanted = [_recipe(options, tool, path) for tool, path in options.recipe]
         for name, what in (("keep", "the error"), ("bits", "the average")):
@@ -34,11 +35,12 @@ def run(options: argparse.Namespace) -> int:
         for name in ("dtype", "region"):
             if "," in (getattr(options, name) or ""):
                 raise ValueError(f"--{name} {getattr(options, name)}: compare takes one dtype, so run it for each")
-        model, batch = _model_and_batch(options)
-        result: Any = compare(model, batch, **_low(options))
+        low = _low(options)
+        model, batch = both_by(options.model, options.batch, lists=True)
+        if batch is None:
+            raise no_batch(options.model)
+        result: Any = compare(model, batch, **low)
         kept = _keep(result, options)
-    except (TypeError, ValueError) as error:
-        raise Usage(str(error)) from error
     print(result)
     write_files(options, result)
     if isinstance(kept, CompareError):
@@ -89,13 +91,3 @@ def _keep(result: Any, options: argparse.Namespace) -> Any:
         return result.keep(error=options.keep)
     except CompareError as refusal:
         return refusal
-
-
-def _model_and_batch(options: argparse.Namespace) -> tuple[Any, Any]:
-    """The model and its batch."""
-    model, batch = both_by(options.model, options.batch)
-    if batch is None:
-        raise Usage(
-            f"a batch is missing: write --batch package.module:function, or have {options.model} return (model, batch)"
-        )
-    return model, batch

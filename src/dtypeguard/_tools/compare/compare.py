@@ -128,30 +128,34 @@ def compare(
         except REFUSALS as error:
             if isinstance(error, CompareError):
                 raise
-            raise _refusal(subject, error) from error
+            refusal, cause = _refusal(subject, error)
+            raise refusal from cause
         if isinstance(subject, Formatted):
             return in_formats(subject, found)
         return Comparison(subject, found, _births(subject) if found.spoilt or found.overflown else ())
 
 
-def _refusal(subject: Subject, error: Exception) -> CompareError:
-    """The refusal of an operation as an audit names it."""
+def _refusal(subject: Subject, error: Exception) -> tuple[CompareError, Exception]:
+    """The refusal of an operation as an audit names it, and its cause."""
     name, told = type(subject.model).__name__, f"{type(error).__name__}: {error}".partition("\n")[0]
     for number, batch in enumerate(subject.batches):
         try:
             with torch.no_grad():
                 subject.run(subject.copy(), number, batch.to(None), low=False)
         except Exception as own:
+            own.__context__ = None  # the same of another dtype
             given = "the batch" if len(subject.batches) == 1 else f"batch[{number}]"
-            return CompareError(
-                f"compare: {name} does not run on {given} as it is, before any conversion: {type(own).__name__}: {own}"
-                + (read_as(batch.given) if isinstance(own, TypeError) else "")
-            )
+            if subject.at_loss:
+                says, how = f"the loss does not take what {name} returns for {given}", ""
+            else:
+                says = f"{name} does not run on {given} as it is, before any conversion"
+                how = read_as(batch.given) if isinstance(own, TypeError) else ""
+            return CompareError._of(f"compare: {says}: {type(own).__name__}: {own}{how}"), own
     for finding in _findings_of(subject, None):
         if finding.severity == "error":
             told = f"{finding.site}: {finding.message}" + (f"\n  {finding.fix}" if finding.fix else "")
             break
-    return CompareError(f"compare: {name} does not run in {subject.title}\n  {told}")
+    return CompareError(f"compare: {name} does not run in {subject.title}\n  {told}"), error
 
 
 def _births(subject: Subject) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import torch
 
 from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
-from ..._core.base.options import explained, positive
+from ..._core.base.options import explained, share_of
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..._show.result import Drawn, Row
@@ -177,7 +177,7 @@ class Comparison(Drawn):
 
     @explained
     @unrecorded
-    def keep(self, error: float) -> Kept:
+    def keep(self, error: float | str) -> Kept:
         """Find modules that must stay in float32 for the outputs to have at most this error: those with few parameters.
 
         The shares tell where to look, and the model is run with these modules in float32, at most 5 times; it gets the
@@ -185,7 +185,7 @@ class Comparison(Drawn):
         it takes at most 16 runs. The returned choice was verified by a run.
 
         Args:
-            error: the largest that is wanted, relative to the outputs' norm: 0.01 is one percent.
+            error: the largest that is wanted, relative to the outputs' norm: 0.01 is one percent, as is "1%".
 
         Returns:
             The modules, and the error that is left.
@@ -202,11 +202,11 @@ class Comparison(Drawn):
         >>> kept.error < 1e-6, kept.runs <= 5
         (True, True)
         """
-        positive("keep: error", error, "0.01")
+        error = share_of("keep: error", error)
         if error > max(1.0, self.error):  # meant in percent: the low dtype alone is better
             raise ValueError(
-                f"keep: error={error!r} is {percent(error)}, and without keep the error is {percent(self.error)}: it "
-                f"is a share, so for {error:g} % pass {error / 100:g}"
+                f"keep(error={error:g}) is {percent(error)}, and the error is {percent(self.error)} with nothing kept: "
+                f"for {error:g} % write keep(error={error / 100:g})"
             )
         if self._found.integers:
             raise CompareError(

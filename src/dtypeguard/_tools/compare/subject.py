@@ -34,6 +34,7 @@ class Subject:
         loss: of the model's output and the batch.
         compiled: compiles a copy of the model as the caller's is; None if that is not.
         runs: how often the model has run, in any dtype.
+        at_loss: whether the last run has come as far as the loss.
         precision: the dtype of the reference.
         apart: the error of the model as it is against float64, where that is no reference for this.
     """
@@ -46,6 +47,7 @@ class Subject:
     loss: Loss | None
     compiled: Callable[[nn.Module], nn.Module] | None = None
     runs: int = 0
+    at_loss: bool = False
     precision: torch.dtype = torch.float64
     apart: float | None = None
     advice: ClassVar[str] = "pass loss=, a function"  # how other tensors than the model's are compared
@@ -180,8 +182,10 @@ class Subject:
             drawn = contextlib.nullcontext()
         on = mode.on() if mode else contextlib.nullcontext()
         with self._region(low), drawn, on, self.around(model, low, mode):
+            self.at_loss = False
             out = model(*batch.args, **batch.kwargs)
             if self.loss is not None:
+                self.at_loss = True
                 out = self.loss(out, batch)
         return list(tensors_in(out))
 

@@ -8,11 +8,11 @@ from typing import Any
 from ..._core.base.config import mode
 from ..._core.base.errors import DtypeGuardError, DtypeGuardWarning
 from ..._core.base.modules import root_of
-from ..._core.base.usage import Failed, Usage
+from ..._core.base.usage import Failed
 from ..._core.doors.guard import is_held
 from ..._core.doors.guarded import guarded
 from ..audit.command import try_files, write_files
-from ..audit.factory import both_by
+from ..audit.factory import both_by, refusing
 from ..calls import inputs_of
 from .describe import describe
 
@@ -22,15 +22,14 @@ def run(options: argparse.Namespace) -> int:
 
     Raises:
         Failed: a guard refuses the batch.
+        Raised: the model raises something itself.
         Usage: a function is not there, or gives something else.
     """
     try_files(options, "html", "json")
     model, batch = both_by(options.model, options.batch)
-    try:
+    with refusing():
         found = describe(model)
         called = None if batch is None else inputs_of("describe", root_of(model), batch)
-    except (TypeError, ValueError) as error:
-        raise Usage(str(error)) from error
     print(found)
     write_files(options, found)
     if called is not None:
@@ -40,7 +39,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Call the model once, strictly, with the guard that it has or else the one that was described."""
-    with contextlib.nullcontext() if is_held(model) else guarded(model), mode("strict"), warnings.catch_warnings():
+    guard = contextlib.nullcontext() if is_held(model) else guarded(model)
+    with refusing(RuntimeError), guard, mode("strict"), warnings.catch_warnings():
         warnings.simplefilter("error", DtypeGuardWarning)  # of a guard whose own mode is to repair
         try:
             model(*args, **kwargs)

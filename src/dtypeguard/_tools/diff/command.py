@@ -4,11 +4,12 @@ import argparse
 import os
 
 from ..._core.base.errors import CompareError
-from ..._core.base.options import unread
 from ..._core.base.usage import Failed, Usage
 from ..audit.command import try_files, write_files
-from ..audit.factory import found_by, made_by, path_or_made
+from ..audit.factory import Takes, batch_by, both_by, found_by, no_batch, refusing
 from .diff import capture, diff
+
+_PROGRAMS = Takes("an nn.Module or a function", callable)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -16,6 +17,7 @@ def run(options: argparse.Namespace) -> int:
 
     Raises:
         Failed: one of the two is another function.
+        Raised: a program or the loss raises something itself.
         Usage: what is wrong with the options, or cannot be compared.
     """
     try_files(options, "capture", "json", "html")
@@ -29,20 +31,22 @@ def run(options: argparse.Namespace) -> int:
         )
     if options.capture and (options.json or options.html or options.loss):
         raise Usage("--capture compares nothing: leave out --json, --html and --loss")
-    batch = made_by(options.batch)
-    programs = [path_or_made(name) for name in options.programs]
-    for name in programs:
+    batch = batch_by(options.batch)
+    made = [both_by(name, None, _PROGRAMS, paths=True) for name in options.programs]
+    for name, _ in made:
         if isinstance(name, str) and not os.path.exists(name):
             raise Usage(f"{name} is no file; what makes a model is named package.module:function")
-    try:
+    programs = [program for program, _ in made]
+    batch = next((own for own in (batch, *(own for _, own in made)) if own is not None), None)
+    if batch is None:
+        raise no_batch(options.programs[0])
+    with refusing(CompareError, OSError):
         if options.capture:
             capture(programs[0], batch, options.capture)
             return 0
         a, b = (options.against, *programs) if options.against else programs
         loss = None if options.loss is None else found_by(options.loss)
         found = diff(a, b, batch, loss=loss)
-    except (CompareError, TypeError, ValueError, OSError) as error:
-        raise Usage(unread(error)) from error
     print(found)
     write_files(options, found)
     if found.verdict == "another function":

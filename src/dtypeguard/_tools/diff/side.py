@@ -152,7 +152,7 @@ class Side:
             except Exception as error:
                 if wide is not None or isinstance(error, CompareError):
                     raise
-                raise CompareError(
+                raise CompareError._of(
                     f"{self.tool}: {self.name}, this {self.title}, does not run on the batch: "
                     f"{type(error).__name__}: {error}"
                     + (read_as(self.batch.given) if isinstance(error, TypeError) else self._other_dtype())
@@ -183,8 +183,8 @@ class Side:
         except Exception as error:
             if wide is not None:
                 raise
-            raise CompareError(
-                f"{self.tool}: `loss` does not take what {self.name}, this {self.title}, returns: "
+            raise CompareError._of(
+                f"{self.tool}: the loss does not take what {self.name}, this {self.title}, returns: "
                 f"{type(error).__name__}: {error}"
             ) from error
 

@@ -8,7 +8,7 @@ import torch
 from ..._core.base.dtypes import dtype_of, name_of
 from ..._core.base.usage import Failed, Usage
 from ..audit.command import try_files, write_files
-from ..audit.factory import made_by
+from ..audit.factory import both_by, no_batch, refusing
 from .dryrun import DTYPES, REGIONS, Undrawn, tabled
 
 
@@ -17,24 +17,21 @@ def run(options: argparse.Namespace) -> int:
 
     Raises:
         Failed: a dtype that is required does not run.
+        Raised: the model raises something itself.
         Usage: if a function is not there, or gives something else.
     """
     try_files(options, "json", "html")
-    try:
+    with refusing():
         regions = [_region(name) for name in options.region]
         _check_required(options)
-    except ValueError as error:
-        raise Usage(str(error)) from error
-    model, batch = made_by(options.model), None if options.batch is None else made_by(options.batch)
-    try:
-        table = tabled(model, batch, options.dtype, regions, options.device)
-    except Undrawn as error:
-        raise Usage(
-            f"a batch is missing: write --batch package.module:function, which returns {error.needed}; none can be "
-            f"drawn from annotations ({error.why})"
-        ) from error
-    except (TypeError, ValueError) as error:
-        raise Usage(str(error)) from error
+        model, batch = both_by(options.model, options.batch)
+        try:
+            table = tabled(model, batch, options.dtype, regions, options.device)
+        except Undrawn as error:
+            needed = f", which returns {error.needed}"
+            raise Usage(
+                f"{no_batch(options.model, needed)}; none can be drawn from annotations ({error.why})"
+            ) from error
     print(table)
     write_files(options, table)
     refused = []
