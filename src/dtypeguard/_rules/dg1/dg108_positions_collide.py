@@ -27,7 +27,7 @@ RULE = Rule(
 _EXACT = {torch.bfloat16: 256, torch.float16: 2048}  # integers up to here have one value each
 _WHOLE = 2**24  # the same of float32
 _APART = 0.9  # of the points of a line
-_NOISE = 0.125  # the spacing of angles from which on their sine is none
+NOISE = 0.125  # the spacing of angles from which on their sine is none
 
 
 class Collision(Suspect):
@@ -54,7 +54,7 @@ def integers_cast(event: Op, audit: Recorder) -> None:
         _collide(event, source, source.to(out.dtype), audit)
         return
     off = float((source.double() - source.to(out.dtype).double()).abs().nan_to_num(posinf=0).max())
-    if off >= _NOISE:  # which harms nothing but angles
+    if off >= NOISE:  # which harms nothing but angles
         says = f"numbers up to {float(source.abs().max()):g} are off by up to {off:g} in {_name(event)}"
         audit.lineage.mark(out, _collision(event, says, audit, Rounded))
 
@@ -145,7 +145,7 @@ def angles(event: Op, audit: Recorder) -> None:
     if not 1 <= largest < math.inf:
         return
     spacing = 2.0 ** math.floor(math.log2(largest)) * torch.finfo(dtype).eps
-    if spacing >= _NOISE:
+    if spacing >= NOISE:
         says = f"angles up to {largest:g} have a spacing of {spacing:g}"
         _collision(event, f"{says} in {name_of(dtype)}", audit).find(audit)
         node = audit.lineage.get(source)
