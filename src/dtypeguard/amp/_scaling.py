@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from .._core.contract.containers import tensors_in
 from .._engine.watch.events import tell
 from .._engine.watch.ledger import Add
+from .._engine.watch.lineage import Node
 from .._engine.watch.rule import Rule
 from .._engine.watch.sites import Site
 from ._marks import Additions, Mark
@@ -152,6 +153,10 @@ class Scaling:
         facts = {"device": self.device, **facts}
         where = (op, facts.get("optimizer"))
         self._add(rule, where, f"GradScaler({self.device!r})", facts, op=op, **fields)
+
+    def node_of(self, tensor: Tensor) -> Node | None:
+        """The line that a tensor comes from, where somebody keeps lines."""
+        return None
 
     def only(self, driven: Driven) -> bool:
         """Whether it is the one optimizer that somebody named with the scaler; others may be watched for themselves."""
