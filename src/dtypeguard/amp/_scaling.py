@@ -273,6 +273,8 @@ class Scaling:
             if stage is OptState.READY and (never_scaled or unscales_itself(optimizer)):
                 self.look_at_gradients(driven, "GradScaler.step")
         before = 0 if driven is None else driven.watched.steps
+        if driven is not None:
+            driven.watched.past = False
         self._depth += 1
         try:
             result = step()

@@ -19,6 +19,7 @@ RULE = Rule(
     ),
     safe=("eps_of_dtype",),
     unsafe=("widen_operands",),
+    sampled=True,
     sources=(
         "https://github.com/pytorch/pytorch/issues/8860",
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.normalize.html",

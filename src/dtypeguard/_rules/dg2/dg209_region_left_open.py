@@ -25,6 +25,7 @@ RULE = Rule(
         "to do that, and is no finding."
     ),
     safe=("region_per_item",),
+    sampled=True,
     sources=("https://docs.pytorch.org/docs/stable/amp.html#torch.autocast", "https://peps.python.org/pep-0568/"),
 )
 

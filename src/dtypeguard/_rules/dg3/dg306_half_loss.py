@@ -23,6 +23,7 @@ RULE = Rule(
     ),
     at_birth=True,
     safe=("float32_loss",),
+    sampled=True,
     sources=("https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference",),
 )
 
