@@ -20,7 +20,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_a
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
-from dtypeguard import AmpError, amp, audit
+from dtypeguard import AmpError, AmpWarning, amp, audit
 
 GradScaler = torch.amp.GradScaler
 SGD, Adam, RMSprop = torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop
@@ -970,7 +970,7 @@ def test_a_step_past_the_scaler_is_told_once_whatever_comes_of_it():
     with audit(model, optimizer, scaler) as report:
         train()
     assert [finding.rule for finding in report.findings] == ["DG312"]
-    with warnings.catch_warnings(record=True) as said, amp.watch(model, optimizer, scaler) as handle:
+    with amp.watch(model, optimizer, scaler) as handle, pytest.warns(AmpWarning) as said:
         train()
     assert [finding.rule for finding in handle.report()] == ["DG312"]
     assert len(said) == 1

@@ -51,6 +51,9 @@ def keep(row: Row) -> str | None:
     if rounded.dtype not in HALF and rounded.name not in _GIVEN:
         return None
     what = rounded.site.expression or rounded.name
+    if rounded.name == "tensor" and what.startswith("torch.tensor("):
+        wide = f"give `dtype=torch.{wide_of(rounded)}` to `{what}`"
+        return f"{wide}, which rounds to {name_of(rounded.dtype)}; whole numbers stay integers"
     if rounded.name in _GIVEN:
         return f"stay in {wide_of(rounded)}: `{what}` rounds"
     return f"compute `{what}` in {wide_of(rounded)}, by a cast of what goes in: its result has lost the digits"
