@@ -283,7 +283,7 @@ FAULTS = {
         3, "clip", "DG309", ALL),
     "clipping by hand before unscale_": fault(before_unscale(clip_by_hand), 1, "clip", "DG309", ALL),
     "optimizer.step on scaled gradients": fault(
-        {"step": lambda run: run.optimizer.step(), "unscale": nothing}, 1, "step", "DG312", also={"DG307"},
+        {"step": lambda run: run.optimizer.step(), "unscale": nothing}, 1, "step", "DG312",
         torch_says="No inf checks were recorded prior to update"),
     "backward without scale from step 6": fault(scaled_if(lambda run: run.step < 6), 6, "unscale", "DG308", ALL),
     "auxiliary loss of the body unscaled": fault(auxiliary(lambda model: model.body.parameters()),

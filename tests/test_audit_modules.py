@@ -314,7 +314,46 @@ def mixed_by_design():
     Mixed()(torch.randn(2, 8)).mean().backward()
 
 
+def frequencies_that_bfloat16_has():
+    class Fourier(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("frequencies", 2.0 ** torch.arange(10))
+
+        def forward(self, x):
+            return (x.float() * self.frequencies.float()).sin().to(x.dtype)
+
+    Fourier().bfloat16()(torch.full((16, 1), 2.0, dtype=BF16))
+
+
+class Angles(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("inv_freq", 10000 ** (-torch.arange(8) / 8))
+
+    def forward(self, length, shape):
+        angles = torch.arange(length).float()[:, None] * self.inv_freq.float()
+        return angles.reshape(shape).cos().sum()
+
+
+def short_sequences():
+    Angles().bfloat16()(100, (-1, 8))
+    Angles().bfloat16()(104, (8, -1))
+
+
+@pytest.mark.parametrize(
+    ("values", "shape", "severity"),
+    [(None, (-1, 8), "warning"), (True, (-1, 8), "warning"), (None, (-1, 7), "info"), (True, (-1, 7), "warning")],
+)
+def test_a_buffer_is_to_blame_for_what_becomes_of_its_digits_whatever_reads_it(values, shape, severity):
+    with audit(values=values) as report:
+        Angles().bfloat16()(2100, shape)
+    assert [(f.rule, f.severity) for f in report.findings] == [("DG501", severity)]
+
+
 HEALTHY = {  # and what is no fault in them
+    frequencies_that_bfloat16_has: {"DG501"},
+    short_sequences: {"DG501"},
     a_model_for_inference_in_half: {"DG501"},
     a_move_to_a_device: set(),
     tied_weights: set(),

@@ -77,6 +77,8 @@ def test_a_tensor_that_was_never_seen_has_no_origin():
     with audit() as report:
         pass
     assert report.origin(torch.zeros(3)) == ()
+    with pytest.raises(TypeError, match="origin: 3 is no tensor"):
+        report.origin(3)
 
 
 def test_a_new_tensor_at_an_old_address_has_no_others_origin():

@@ -115,6 +115,16 @@ def test_the_current_folder_may_be_gone(tmp_path, monkeypatch):
     assert Selection.read().rules == ALL
 
 
+def test_a_table_whose_name_is_misspelt_is_named_once(tmp_path, recwarn):
+    file = tmp_path / "pyproject.toml"
+    file.write_text("[tool.typeguard]\n[tool.ruff]\n[tool.dtypegaurd]\nselect = ['DG3']\n")
+    for _ in range(2):
+        assert Selection.read(folder=tmp_path).rules == ALL
+    (said,) = recwarn
+    assert str(said.message) == "[tool.dtypegaurd] is not read (did you mean [tool.dtypeguard]?)"
+    assert (said.filename, said.lineno) == (str(file), 3)
+
+
 # --- what is wrong in a file
 
 

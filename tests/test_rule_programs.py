@@ -288,3 +288,32 @@ def test_advice_about_a_result_is_for_its_own_line_and_not_for_the_birth_of_a_dt
     assert finding.rule == "DG102"
     assert finding.fix.startswith("leave it, where float32 is meant")
     assert finding.edit.line == finding.line == 7
+
+
+def test_what_is_refused_is_mended_where_another_finding_has_its_dtype_changed(tmp_path):
+    source = NUMPY + (
+        "nets = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).bfloat16()\n"
+        "x = torch.rand(2, 4).bfloat16()\n"
+        "for net in nets:\n"
+        "    mask = torch.ones(4)\n"
+        "    x = net(x) * mask\n"
+    )
+    findings = audited(tmp_path, source).findings
+    assert {finding.rule for finding in findings} == {"DG102", "DG110"}
+    assert {finding.edit.line for finding in findings} == {8}
+    assert len({finding.fix for finding in findings}) == 1
+
+
+def test_a_half_loss_is_mended_where_it_becomes_half_and_told_once(tmp_path):
+    source = NUMPY + (
+        "m, scaler = nn.Linear(4, 1), torch.amp.GradScaler('cpu')\n"
+        "with torch.autocast('cpu', dtype=torch.float16):\n"
+        "    loss = m(torch.ones(2, 4)).mean()\n"
+        "scaler.scale(loss).backward()\n"
+    )
+    (finding,) = audited(tmp_path, source).findings
+    assert (finding.rule, finding.line, finding.edit.line) == ("DG306", 8, 7)
+    again = source.replace("m(torch.ones(2, 4))", "m(torch.ones(2, 4)).float()")
+    assert not audited(tmp_path, again).findings
+    (cast,) = audited(tmp_path, source.replace(".mean()", ".float().mean().half()")).findings
+    assert cast.fix.startswith("compute the loss in float32: leave out the cast of `m(")

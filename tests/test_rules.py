@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from dtypeguard._core.base.pages import entries
+from dtypeguard._engine.watch import events
 from dtypeguard._engine.watch.rule import RULES, Severity, select
+from dtypeguard._show.report.causes import causes_of
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -41,6 +43,17 @@ def test_a_rule_says_what_is_wrong_what_to_write_and_where_that_comes_from(rule)
     assert not rule.fix.endswith(".")
     assert rule.docs.endswith(f"docs/rules/{rule.id}.md")
     assert all(name is None or name.isidentifier() for _, name, *_ in string.Formatter().parse(rule.says + rule.fix))
+
+
+_NOW_AND_THEN = frozenset(["look", "held", "averaged", "alone", "computed", "driven"])  # events of some steps
+
+
+def test_a_count_of_what_is_not_looked_for_each_time_says_so():
+    rarely = {rule for kind in _NOW_AND_THEN for _, rules, _ in events._HANDLERS[kind] for rule in rules}
+    assert rarely <= {rule.id for rule in RULES.values() if rule.sampled}
+    finding = RULES["DG303"].finding(Severity.WARNING, "train.py:3, in train", {"device": "cpu"}, (), count=4)
+    other = RULES["DG312"].finding(Severity.ERROR, None, dict.fromkeys(["optimizer", "stage"], ""), (), count=4)
+    assert [cause.often for cause in causes_of([finding, other])] == ["4 times", "4 of the times looked at"]
 
 
 def test_names_are_distinct():

@@ -895,3 +895,14 @@ def test_the_same_seed_draws_the_same_values_in_every_process():
         runs.append(done.stdout)
     assert len(runs[0].splitlines()) == 200
     assert runs[0] == runs[1]
+
+
+def test_an_audit_of_values_does_not_judge_a_program_by_numbers_that_no_model_is_given():
+    @settings(max_examples=25, deadline=None, database=None)
+    @given(tensors(Float[Tensor, "b 8"], dtype=["float32", "float16"]))
+    def run(x):
+        torch.nn.Linear(8, 2).to(x.dtype)(x)
+
+    with dtypeguard.audit(values=True) as report:
+        run()
+    assert [finding for finding in report.findings if finding.severity != "info"] == []

@@ -11,6 +11,7 @@ from torch.amp.grad_scaler import GradScaler, OptState
 from torch.optim import Optimizer
 
 from .._engine.watch.events import on
+from .._engine.watch.lineage import Node
 from .._engine.watch.recorder import Recorder
 from ..amp._scaler import HEARD, is_generated, tell
 from ..amp._scaling import Scaling
@@ -30,6 +31,9 @@ class Scaled(Scaling):
     def __init__(self, scaler: GradScaler, audit: Recorder) -> None:
         self._audit = audit
         super().__init__(scaler, [], add_to(audit))
+
+    def node_of(self, tensor: Tensor) -> Node | None:
+        return self._audit.lineage.get(tensor)
 
     def backward_begins(self, gradient: Tensor) -> None:
         if self._audit.records_here:

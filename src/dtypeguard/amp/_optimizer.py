@@ -46,6 +46,7 @@ class WatchedOptimizer:
         self.steps = 0
         self.now = False  # everything is looked at in this step
         self.late = False  # gradients may change, or be left out, in this step
+        self.past = False  # the last step went past the scaler, which DG312 tells: nobody has checked its gradients
         self.kept: dict[Any, Any] = {}  # what rules know from earlier steps
         # Of gradients, else of parameters: of each, and the one that a whole group has.
         self._dtypes: list[tuple[list[torch.dtype], torch.dtype | None]] = []

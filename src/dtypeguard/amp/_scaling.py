@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from .._core.contract.containers import tensors_in
 from .._engine.watch.events import tell
 from .._engine.watch.ledger import Add
+from .._engine.watch.lineage import Node
 from .._engine.watch.rule import Rule
 from .._engine.watch.sites import Site
 from ._marks import Additions, Mark
@@ -153,6 +154,10 @@ class Scaling:
         where = (op, facts.get("optimizer"))
         self._add(rule, where, f"GradScaler({self.device!r})", facts, op=op, **fields)
 
+    def node_of(self, tensor: Tensor) -> Node | None:
+        """The line that a tensor comes from, where somebody keeps lines."""
+        return None
+
     def only(self, driven: Driven) -> bool:
         """Whether it is the one optimizer that somebody named with the scaler; others may be watched for themselves."""
         return [one for one in self.driven if one.named] == [driven]
@@ -268,6 +273,8 @@ class Scaling:
             if stage is OptState.READY and (never_scaled or unscales_itself(optimizer)):
                 self.look_at_gradients(driven, "GradScaler.step")
         before = 0 if driven is None else driven.watched.steps
+        if driven is not None:
+            driven.watched.past = False
         self._depth += 1
         try:
             result = step()

@@ -117,6 +117,19 @@ def elements(dtype: torch.dtype, finite: bool) -> st.SearchStrategy[tuple[int, .
     return st.tuples(bits, bits) if dtype in _LANES else st.tuples(bits)
 
 
+@functools.cache
+def usual(dtype: torch.dtype) -> st.SearchStrategy[tuple[int, ...]]:
+    """The bits of one element that a model could take: of floats 0, or from 1/16 to 16."""
+    lane = lane_of(dtype)
+    if TABLE[lane].kind is not Kind.FLOAT:
+        return elements(dtype, True)
+    width: Any = {torch.float16: 16, torch.float64: 64}.get(lane, 32)
+    sizes = st.sampled_from((0.0, 1.0, 2.0, 10.0)) | st.floats(1 / 16, 16, width=width)
+    signed = st.tuples(sizes, st.booleans()).map(lambda pair: -pair[0] if pair[1] else pair[0])
+    bits = signed.map(lambda number: _bits([number], lane)[0])
+    return st.tuples(bits, bits) if dtype in _LANES else st.tuples(bits)
+
+
 def converted(values: st.SearchStrategy[Any], dtype: torch.dtype, finite: bool) -> st.SearchStrategy[tuple[int, ...]]:
     """A user's own numbers as bits of a dtype.
 

@@ -64,7 +64,9 @@ def tensors(
         layout: one of 'contiguous', 'transposed', 'strided', 'offset', 'expanded', 'channels_last'; default: any.
         requires_grad: whether floating and complex tensors require a gradient; default: only parameters do.
         dtype: a dtype, or several: only these of the annotation's dtypes are drawn.
-        elements: a strategy of numbers, `st.floats(-1, 1)`; default: every value of the dtype.
+        elements: a strategy of numbers, `st.floats(-1, 1)`; default: every value of the dtype. In an audit that looks
+            at values, such as `pytest --dtypeguard-audit=values`, the default is floats of at most 16: what the
+            largest ones of a dtype become is no fault of a program.
         finite: True to draw no infinities and no NaN.
 
     The sizes in `axes`, `device`, `layout` and `requires_grad` may also be strategies.

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from .._core.base.config import mode
 from .._core.base.dtypes import TABLE, Kind
 from .._core.base.errors import AnnotationError, DtypeGuardError
+from .._core.base.patches import here
 from .._core.contract.anchor import LAZY, Anchor
 from .._core.contract.beartyped import bearable
 from .._core.contract.hints import is_array_hint, show
@@ -35,7 +36,7 @@ from .._core.contract.spec import (
     ValidatedSpec,
     parts,
 )
-from ._elements import allocatable, converted, elements, tensor_of
+from ._elements import allocatable, converted, elements, tensor_of, usual
 from ._layouts import LAYOUTS, layout_of
 from ._sizes import SIZE, Draw, Sizes, Unfit, chosen, each
 
@@ -158,12 +159,20 @@ def _tensor(maker: Maker, spec: TensorSpec) -> Any:
     return array_of(maker, spec, dtype, maker.sizes.shape(spec, maker.draw))
 
 
+def _judged() -> bool:
+    """Whether an audit looks at values: what it finds of extreme ones says nothing of the program."""
+    audits = (getattr(listener, "audit", None) for listener in here.listeners)
+    return any(audit is not None and audit.values is not None for audit in audits)
+
+
 def array_of(maker: Maker, spec: TensorSpec, dtype: torch.dtype, shape: tuple[int, ...]) -> Any:
     """An array of the type that a spec wants, in a dtype and shape that need not be what it wants."""
     draw, options = maker.draw, maker.options
     element = elements(dtype, options.finite)
     if options.elements is not None:
         element = converted(options.elements, dtype, options.finite)
+    elif _judged():
+        element = usual(dtype)
     count = math.prod(shape)
     asked, fill = chosen(options.layout, draw), draw(element)
     # Drawn where there is no room for them too, or an empty tensor would take fewer draws, and count as simpler.

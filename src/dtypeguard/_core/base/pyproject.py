@@ -13,6 +13,7 @@ from typing import Any
 from . import pages
 
 NAME, TABLE = "pyproject.toml", "[tool.dtypeguard]"
+_NEAR, _OTHERS = 0.85, frozenset(["typeguard"])  # as like as two names are that one is, and tools whose names are
 COMMANDS = ("audit", "compare", "describe", "diff", "dryrun", "manifest")  # each has a table for its options
 LEGAL = {
     "severity": ("info", "warning", "error"),
@@ -44,7 +45,21 @@ def find(
             tool = _load(file).get("tool")
             if isinstance(tool, dict) and "dtypeguard" in tool:
                 return file, _checked(file, tool["dtypeguard"], options or {})
+            for name in tool if isinstance(tool, dict) else ():
+                if name not in _OTHERS and near(name, ["dtypeguard"], _NEAR):
+                    _misspelt(file, name)
     return None, {}
+
+
+@functools.cache
+def _misspelt(file: Path, name: str) -> None:
+    """Say it once: a table of another name is another tool's, and no error."""
+    import warnings
+
+    lines = file.read_text().splitlines()
+    line = next((count for count, text in enumerate(lines, 1) if name in text), 1)
+    text = f"[tool.{name}] is not read (did you mean {TABLE}?)"
+    warnings.warn_explicit(text, UserWarning, str(file), line)
 
 
 def environment() -> str | None:

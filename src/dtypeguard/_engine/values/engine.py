@@ -436,6 +436,8 @@ class Values:
         for row in self.rows:
             if row.flipped:
                 self._audit.emit("decided", row)
+            if row.cause is Cause.AMPLIFIED and row not in self.harms:
+                self._audit.emit("amplified", row)
         if self.shadow is not None:
             spoilt = [harm.row for harm in self.harms.values() if harm.felt] + [row for row in self.rows if row.flipped]
             spoilt += self._doubted

@@ -20,6 +20,7 @@ A rule is a function over one kind of event, registered with `on`. Kinds:
     exported     torch.export or torch.jit.trace has made a program of something (it, the program, Site, audit)
     harmed       values were spoilt, and that was felt, if at all, where values leave the program  (Harm, audit)
     decided      choices that come out otherwise than in a wider dtype           (Row, audit)
+    amplified    a line made a large error of a small one, which is no finding by itself         (Row, audit)
     converted    a module was converted or moved                             (Conversion, audit)
     loading      entries of a state are about to be loaded and converted     (Loading, audit)
 
@@ -69,8 +70,8 @@ _STORED = frozenset([*(dtype for dtype, info in TABLE.items() if info.kind is Ki
 _PLAIN = frozenset([Tensor, torch.nn.Parameter])
 KINDS = tuple(
     "start end cast write mixed before after scalar ended summed half integer added viewed backward refused entered "
-    "left harmed decided exported converted loading look held stepping stepped over averaged alone scaled computed "
-    "driven unscale step gradients past update unchecked".split()
+    "left harmed decided amplified exported converted loading look held stepping stepped over averaged alone scaled "
+    "computed driven unscale step gradients past update unchecked".split()
 )
 Handler = Callable[..., None]
 _HANDLERS: dict[str, list[tuple[Handler, frozenset[str], frozenset[str]]]] = {kind: [] for kind in KINDS}
@@ -286,6 +287,7 @@ class Conversion:
     device: torch.device | None  # that was asked for
     dtype: torch.dtype | None
     before: dict[tuple[str, str], torch.dtype]  # of floating parameters and buffers, by path in the model and name
+    values: dict[tuple[str, str], Tensor]  # of small buffers among them, as they were
     site: Site
 
     def inside(self, path: str) -> str:

@@ -206,6 +206,20 @@ class Findings:
                         del self._findings[key]
             self._explain()
 
+    def unite(self) -> None:
+        """What is refused for a dtype that another finding has changed where it is born is mended there too."""
+        rows = [finding for finding, _ in self._findings.values()]
+        births = {
+            (spot.file, spot.line): finding for finding in rows
+            if (spot := finding.edit) in finding.spots[1:] and finding.severity != Severity.INFO.value
+        }  # fmt: skip
+        for finding in rows:
+            birth = next(iter(finding.spots[1:]), None)
+            known = None if birth is None else births.get((birth.file, birth.line))
+            refused = finding.severity == RULES[finding.rule].severity.value == Severity.ERROR.value
+            if known is not None and refused and finding.edit is finding.spots[0]:
+                finding.edit, finding.fix = birth, known.fix
+
     def _explain(self) -> None:
         """What was measured at an expression of which another finding names the cause is told there, as severe."""
         causes = {_code_of(finding): finding for finding, _ in self._findings.values() if RULES[finding.rule].explains}

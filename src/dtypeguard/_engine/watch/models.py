@@ -20,6 +20,7 @@ from .sites import Site
 from .spots import asked_for
 
 _DTYPES = {"half": torch.float16, "bfloat16": torch.bfloat16, "float": torch.float32, "double": torch.float64}
+_KEPT = 2**12  # elements
 _MOST = 4  # times as many parameters as there are others tell the dtype of a model
 
 
@@ -42,13 +43,23 @@ def _at_conversion(audit: Recorder, original: Callable[..., Any], self: nn.Modul
     if local.converting:
         return original(self, *args, **kwargs)
     before = audit.guarded(_floating, self) or {}
+    values = audit.guarded(_small, self) or {}
     local.converting = True
     try:
         result = original(self, *args, **kwargs)
     finally:
         local.converting = False
-    audit.guarded(_report_conversion, audit, self, original.__name__, args, kwargs, before, audit.user())
+    audit.guarded(_report_conversion, audit, self, original.__name__, args, kwargs, before, values, audit.user())
     return result
+
+
+def _small(model: nn.Module) -> dict[tuple[str, str], Tensor]:
+    """Buffers whose values cost nothing to keep until the model has been converted."""
+    return {
+        (path, name): tensor
+        for path, _, kind, name, tensor in tensors_below(model)
+        if kind == "buffer" and tensor.dtype.is_floating_point and tensor.numel() <= _KEPT
+    }
 
 
 def _floating(model: nn.Module) -> dict[tuple[str, str], torch.dtype]:
@@ -61,9 +72,9 @@ def _floating(model: nn.Module) -> dict[tuple[str, str], torch.dtype]:
 
 def _report_conversion(
     audit: Recorder, model: nn.Module, name: str, args: Any, kwargs: Any, before: dict[tuple[str, str], torch.dtype],
-    site: Site,
+    values: dict[tuple[str, str], Tensor], site: Site,
 ) -> None:  # fmt: skip
-    event = Conversion(model, audit.path_of(model), name, *_target(name, args, kwargs), before, site)
+    event = Conversion(model, audit.path_of(model), name, *_target(name, args, kwargs), before, values, site)
     named = next((step.site for step in asked_for(site, "") if step.site is not None), site)
     for path, module, kind, own, tensor in tensors_below(model):
         changed = before.get((path, own), tensor.dtype) is not tensor.dtype

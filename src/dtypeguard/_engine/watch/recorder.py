@@ -260,6 +260,7 @@ class Recorder:
             if self.values is not None:
                 self.guarded(self.values.close)
             self.emit("end")
+            self.findings.unite()
         finally:
             self._put_back()
 

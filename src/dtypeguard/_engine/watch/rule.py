@@ -54,6 +54,7 @@ class Rule:
         at_birth: whether the line to edit is the one where the dtype was born, not the one that is named.
         converts: whether `from_dtype` and `to_dtype` are a conversion that the program made; else the second is one
             that the values fit in, or that was wanted.
+        sampled: whether it is looked for at some of the steps or operations only, so that its count is one of looks.
         safe: the edits that change no right result, by the names of moves (`_tools.fix`), the best first.
         unsafe: those that change numbers or memory on purpose.
     """
@@ -71,6 +72,7 @@ class Rule:
     at_birth: bool = False
     converts: bool = True
     follows: tuple[str, ...] = ()
+    sampled: bool = False
     safe: tuple[str, ...] = ()
     unsafe: tuple[str, ...] = ()
 
@@ -145,7 +147,7 @@ class Finding(Row):
         op: the operation (`Adam.step`, `GradScaler.unscale_`).
         from_dtype: the dtype that was found.
         to_dtype: the dtype that it conflicts with.
-        count: how often it was seen. `amp.watch` does not look at every step.
+        count: how often it was seen. `amp.watch` and audits do not look for everything each time; the text says so.
         bytes: the size of the tensors.
         fix: what to write instead.
         parameters: the names of the parameters in the model.

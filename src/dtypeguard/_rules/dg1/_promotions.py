@@ -12,11 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
 
 from ..._engine.watch.lineage import Debt
 from ..._engine.watch.models import dtype_of
 from .._kit import Node, Op, Recorder, Rule, Severity, Site, human, name_of, on, size_of
 
+_SCALER = GradScaler.scale.__code__.co_filename  # what it does with a half loss is told by DG306
 MADE = "cast one side where it is made: "
 
 
@@ -101,7 +103,7 @@ class Open:
 @on("mixed", "DG101", "DG102")
 def promoted(event: Op, audit: Recorder) -> None:
     """Floats of several dtypes, which wait for the end."""
-    if not are_floats(event.kept):
+    if not are_floats(event.kept) or (event.frame is not None and event.frame.f_code.co_filename == _SCALER):
         return
     floats = [tensor for tensor in event.inputs if _real(tensor) is not None]
     some = [tensor for tensor in floats if tensor.ndim] or floats

@@ -21,6 +21,7 @@ RULE = Rule(
         "and softmax or a mean make NaN of infinity some lines later."
     ),
     unsafe=("widen_operands", "retype_inside", "widen_origins"),
+    sampled=True,
     sources=(
         "https://github.com/huggingface/transformers/issues/25938",
         "https://github.com/huggingface/transformers/issues/17306",

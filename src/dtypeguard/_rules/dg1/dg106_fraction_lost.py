@@ -25,6 +25,7 @@ RULE = Rule(
         "values and not its bits."
     ),
     unsafe=("copy_bits", "fitting_target"),
+    sampled=True,
     sources=("https://github.com/pytorch/pytorch/issues/126000",),
 )
 

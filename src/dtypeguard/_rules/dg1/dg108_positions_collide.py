@@ -20,6 +20,7 @@ RULE = Rule(
         "a `linspace`: 1000 of them between 0 and 1 are 504 in bfloat16."
     ),
     unsafe=("retype_inside", "widen_sum", "widen_origins"),
+    sampled=True,
     sources=("https://github.com/huggingface/transformers/issues/25681",),
     guesses=True,
 )
@@ -27,7 +28,7 @@ RULE = Rule(
 _EXACT = {torch.bfloat16: 256, torch.float16: 2048}  # integers up to here have one value each
 _WHOLE = 2**24  # the same of float32
 _APART = 0.9  # of the points of a line
-_NOISE = 0.125  # the spacing of angles from which on their sine is none
+NOISE = 0.125  # the spacing of angles from which on their sine is none
 
 
 class Collision(Suspect):
@@ -54,7 +55,7 @@ def integers_cast(event: Op, audit: Recorder) -> None:
         _collide(event, source, source.to(out.dtype), audit)
         return
     off = float((source.double() - source.to(out.dtype).double()).abs().nan_to_num(posinf=0).max())
-    if off >= _NOISE:  # which harms nothing but angles
+    if off >= NOISE:  # which harms nothing but angles
         says = f"numbers up to {float(source.abs().max()):g} are off by up to {off:g} in {_name(event)}"
         audit.lineage.mark(out, _collision(event, says, audit, Rounded))
 
@@ -145,7 +146,7 @@ def angles(event: Op, audit: Recorder) -> None:
     if not 1 <= largest < math.inf:
         return
     spacing = 2.0 ** math.floor(math.log2(largest)) * torch.finfo(dtype).eps
-    if spacing >= _NOISE:
+    if spacing >= NOISE:
         says = f"angles up to {largest:g} have a spacing of {spacing:g}"
         _collision(event, f"{says} in {name_of(dtype)}", audit).find(audit)
         node = audit.lineage.get(source)

@@ -27,6 +27,7 @@ RULE = Rule(
         "255. A float outside of an integer dtype becomes any number in it."
     ),
     unsafe=("clamp_first", "wider_integers", "wider_target"),
+    sampled=True,
     sources=("https://github.com/pytorch/pytorch/issues/24180",),
 )
 

@@ -25,6 +25,7 @@ RULE = Rule(
         "in it makes a position a little more likely."
     ),
     unsafe=("bool_mask",),
+    sampled=True,
     sources=("https://github.com/pytorch/pytorch/issues/92554",),
 )
 

@@ -19,6 +19,7 @@ RULE = Rule(
     ),
     safe=("eps_of_dtype",),
     unsafe=("widen_operands",),
+    sampled=True,
     sources=(
         "https://github.com/pytorch/pytorch/issues/8860",
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.normalize.html",
@@ -28,7 +29,7 @@ RULE = Rule(
 
 _ADDED = frozenset(["add", "clamp", "clamp_min", "maximum"])
 _DIVISIONS = frozenset(["div", "log", "reciprocal", "rsqrt", "pow"])
-_SMALLEST = 2.0**-25  # what is smaller is 0 in float16
+SMALLEST = 2.0**-25  # what is smaller is 0 in float16
 
 
 @dataclass(eq=False)
@@ -47,7 +48,7 @@ def vanishes(event: Op, audit: Recorder) -> None:
         return
     name = event.name.rstrip("_")
     if name in _ADDED:
-        small = [a for a in event.args if isinstance(a, float) and 0 < abs(a) < _SMALLEST]
+        small = [a for a in event.args if isinstance(a, float) and 0 < abs(a) < SMALLEST]
         node = audit.lineage.get(event.out)
         if small and node is not None and not node.named:
             if name != event.name:  # in place: what the tensor was before has its own node

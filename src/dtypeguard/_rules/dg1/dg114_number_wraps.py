@@ -23,6 +23,7 @@ RULE = Rule(
         "that comes out right."
     ),
     unsafe=("wider_integers", "wider_target"),
+    sampled=True,
     sources=(
         "https://docs.pytorch.org/docs/stable/generated/torch.eq.html",
         "https://docs.pytorch.org/docs/stable/tensor_attributes.html#type-promotion-doc",

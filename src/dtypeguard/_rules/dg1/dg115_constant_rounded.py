@@ -22,6 +22,7 @@ RULE = Rule(
     ),
     explains=True,
     unsafe=("retype_inside", "widen_operands"),
+    sampled=True,
     sources=("https://docs.pytorch.org/docs/stable/type_info.html#torch.torch.finfo",),
 )
 

@@ -18,6 +18,7 @@ RULE = Rule(
         "have made labels of them was not taken, as it asks for one dtype only."
     ),
     unsafe=("decision",),
+    sampled=True,
     sources=(
         "https://github.com/Lightning-AI/pytorch-lightning/issues/4840",
         "https://docs.pytorch.org/docs/stable/generated/torch.eq.html",

@@ -15,6 +15,7 @@ RULE = Rule(
         "message, a view as integers says so, and refuses arithmetic that makes no sense."
     ),
     unsafe=("converted",),
+    sampled=True,
     sources=(
         "https://github.com/vllm-project/vllm/pull/54338",
         "https://docs.pytorch.org/docs/stable/generated/torch.Tensor.view.html",

@@ -30,6 +30,7 @@ RULE = Rule(
         "the parameters by a 65536th of what it should, and others move them as they should."
     ),
     safe=("gradient_times_incoming",),
+    sampled=True,
     sources=("https://github.com/ashawkey/stable-dreamfusion/issues/158",),
 )
 

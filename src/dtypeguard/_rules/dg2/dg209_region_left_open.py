@@ -26,6 +26,7 @@ RULE = Rule(
         "`self.amp.__enter__()`, switches the whole program; where that is meant, it is right, so it is an info."
     ),
     safe=("region_per_item",),
+    sampled=True,
     sources=("https://docs.pytorch.org/docs/stable/amp.html#torch.autocast", "https://peps.python.org/pep-0568/"),
 )
 

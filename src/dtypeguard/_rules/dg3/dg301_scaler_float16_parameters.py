@@ -27,6 +27,7 @@ RULE = Rule(
     ),
     unsafe=("float32_parameters",),
     converts=False,
+    sampled=True,
     sources=(
         "https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling",
         "https://github.com/haotian-liu/LLaVA/issues/363",

@@ -19,6 +19,7 @@ RULE = Rule(
         "`param.data` was replaced between backward and step, the old gradient stays, and the step fails "
         "obscurely or mixes dtypes."
     ),
+    sampled=True,
     sources=("https://docs.pytorch.org/docs/stable/generated/torch.Tensor.grad.html",),
 )
 

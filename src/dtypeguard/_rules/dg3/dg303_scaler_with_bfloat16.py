@@ -21,6 +21,7 @@ RULE = Rule(
         "scaler only adds an inf check and a copy, and skips steps that a bfloat16 program would take."
     ),
     safe=("no_scaler",),
+    sampled=True,
     sources=("https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling",),
 )
 

@@ -18,6 +18,7 @@ RULE = Rule(
         "Scaling float32 gradients does no harm, but gains nothing either: often the autocast region was "
         "forgotten, or does not reach the model."
     ),
+    sampled=True,
     sources=("https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling",),
 )
 

@@ -22,6 +22,7 @@ RULE = Rule(
         "Without a scale those parts of the model silently stop learning."
     ),
     unsafe=("scaler_on",),
+    sampled=True,
     sources=("https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling",),
 )
 

@@ -25,6 +25,7 @@ RULE = Rule(
 
 @on("past", RULE)
 def past(driven: Driven, stage: OptState, scaling: Scaling) -> None:
+    driven.watched.past = True
     title, how = driven.watched.title, "after `unscale_`, past the scaler's check for inf and NaN"
     if stage is OptState.READY:
         how = f"on gradients that are still multiplied by the scale {scaling.scale:g}"

@@ -24,6 +24,7 @@ RULE = Rule(
         "tensors that nothing computes with, while the new ones never move."
     ),
     unsafe=("optimizer_last",),
+    sampled=True,
     sources=("https://docs.pytorch.org/docs/stable/optim.html#constructing-it",),
 )
 

@@ -20,6 +20,7 @@ RULE = Rule(
         "them."
     ),
     unsafe=("optimizer_last", "freeze_the_rest"),
+    sampled=True,
     sources=("https://docs.pytorch.org/docs/stable/optim.html#constructing-it",),
 )
 

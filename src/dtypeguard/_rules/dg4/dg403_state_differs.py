@@ -24,6 +24,7 @@ RULE = Rule(
         "dtypes in silence."
     ),
     unsafe=("optimizer_last", "state_like_parameters"),
+    sampled=True,
     sources=("https://github.com/pytorch/pytorch/issues/7844",),
 )
 

@@ -18,6 +18,7 @@ RULE = Rule(
     ),
     safe=("larger_eps",),
     unsafe=("float32_parameters",),
+    sampled=True,
     sources=("https://github.com/pytorch/pytorch/issues/8860",),
 )
 

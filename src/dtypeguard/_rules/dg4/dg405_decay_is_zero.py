@@ -14,6 +14,7 @@ RULE = Rule(
     fix="keep the parameters in float32 (autocast instead of `.half()`), or use a larger weight decay",
     why="What is zero in the parameter's dtype decays nothing.",
     unsafe=("float32_parameters",),
+    sampled=True,
     sources=("https://docs.pytorch.org/docs/stable/optim.html",),
 )
 

@@ -32,6 +32,7 @@ RULE = Rule(
         "each step anew, and the loss stops falling for no visible reason."
     ),
     unsafe=("float32_parameters",),
+    sampled=True,
     sources=(
         "https://arxiv.org/abs/2010.06192",
         "https://github.com/pytorch/torchtitan/issues/2881",

@@ -64,6 +64,7 @@ RULE = Rule(
     ),
     unsafe=("widen_origins",),
     converts=False,
+    sampled=True,
     sources=("https://github.com/d8ahazard/sd_dreambooth_extension/issues/1417",),
 )
 

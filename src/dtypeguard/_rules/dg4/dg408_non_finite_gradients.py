@@ -23,7 +23,7 @@ RULE = Rule(
         "such steps"
     ),
     why="One step with a NaN or infinite gradient makes the parameter NaN, and every later result with it.",
-    follows=("DG901", "DG312"),
+    follows=("DG901",),
     sources=("https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection",),
 )
 
@@ -49,8 +49,8 @@ def _look_at_gradients(watched: WatchedOptimizer, stepped: bool = False) -> None
     One is enough sooner or later: a parameter that took a NaN makes every gradient NaN.
     """
     optimizer = watched.optimizer
-    if optimizer is None or getattr(optimizer, "grad_scale", None) is not None:
-        return  # a fused step unscales and checks by itself
+    if optimizer is None or watched.past or getattr(optimizer, "grad_scale", None) is not None:
+        return  # past a scaler, which DG312 tells; or a fused step, which unscales and checks by itself
     if watched.now:
         looks = watched.kept[RULE.id] = watched.kept.get(RULE.id, 0) + 1
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]

@@ -35,6 +35,7 @@ class Stays(Cause):
     said: bool = False
     path: str = ""  # from the module that was converted
     device: torch.device | None = None  # to which that was moved
+    rounded: tuple[Tensor, Tensor] | None = None  # what it was, and how far each value was rounded, as a share of it
     of_torch: bool = False  # whether its module is one of PyTorch's own
     told_with: Finding | None = None  # what tells it of several tensors
     twins: tuple[str, str] | None = None  # a list of modules, and the path of such a tensor in each of them

@@ -54,6 +54,9 @@ def keep(row: Row) -> str | None:
         return None
     what, also = rounded.site.expression or rounded.name, also_rounds(row)
     too = "" if also is None else f"; `{also.site.expression or also.name}` at line {also.site.line} too"
+    if rounded.name == "tensor" and what.startswith("torch.tensor("):
+        wide = f"give `dtype=torch.{wide_of(rounded)}` to `{what}`"
+        return f"{wide}, which rounds to {name_of(rounded.dtype)}; whole numbers stay integers"
     if rounded.name in _GIVEN:
         return f"stay in {wide_of(rounded)}: `{what}` rounds{too}"
     return f"compute `{what}` in {wide_of(rounded)}, by a cast of what goes in: its result has lost the digits{too}"

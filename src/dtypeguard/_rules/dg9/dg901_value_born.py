@@ -1,5 +1,7 @@
 """DG901 value-born."""
 
+import ast
+import contextlib
 import math
 
 import torch
@@ -12,6 +14,7 @@ from ..._engine.watch.events import on
 from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.rule import Rule, Severity
 from ..._engine.watch.text import limit
+from ..dg1.dg113_epsilon_vanishes import SMALLEST
 from ._forms import instead
 from ._harm import compute, enter, lost_before, number, wide_of
 
@@ -123,9 +126,20 @@ def _advice(harm: Harm, lost: Row | None) -> str:
     if harm.cause is Cause.FLUSHED or (row.example is not None and row.lost):
         if row.dtype is torch.float16:  # a divisor that is zero by now is so in every dtype
             inputs = " and what goes into it" if row.name.rstrip("_") in _FINITE else ""
+            if inputs and (eps := _vanished(row)):
+                return f"{eps} is 0 in float16: an eps that float16 has, 1e-4 and up, or compute it in {wide_of(row)}"
             return f"compute it{inputs} in {wide_of(row)}, or {scale}"
         return f"compute it in {wide_of(row)}, and what goes into it: the digits that keep it finite are lost before"
     if row.name in _CASTS:
         return f"keep in {wide_of(row)} what does not fit, or {scale}"
     finite = _FINITE.get(row.name.rstrip("_"), "keep its arguments where the result is finite")
     return f"{finite}; or {scale}" if row.dtype is torch.float16 else finite
+
+
+def _vanished(row: Row) -> str | None:
+    """A number in the code of a line that is 0 in float16."""
+    with contextlib.suppress(SyntaxError):
+        for node in ast.walk(ast.parse(row.site.expression, mode="eval")):
+            if isinstance(node, ast.Constant) and isinstance(node.value, float) and 0 < node.value < SMALLEST:
+                return f"{node.value:g}"
+    return None

@@ -67,6 +67,13 @@ class Cause:
         return sum(finding.count for finding in self.findings)
 
     @property
+    def often(self) -> str:
+        """How often it was seen, in words; nothing for once."""
+        if self.count < 2:
+            return ""
+        return f"{self.count:,} of the times looked at" if RULES[self.rule].sampled else f"{self.count:,} times"
+
+    @property
     def where(self) -> str:
         """The modules that it was found in, in a few words: `Net.blocks.* (24 modules)`."""
         return where(finding.module_path for finding in self.findings if finding.module_path)

@@ -14,6 +14,7 @@ from typing import Any, Generic, TextIO, cast
 from torch import Tensor
 from typing_extensions import TypeVar
 
+from ..._core.base.errors import summary
 from ..._core.base.frames import let_go
 from ..._core.base.options import explained, one_of, switch
 from ..._engine.watch.events import ModuleRow
@@ -176,6 +177,9 @@ class AuditReport(Drawn, Generic[R]):
         Returns:
             One text for each line: the code, its place and the dtype.
 
+        Raises:
+            TypeError: `tensor` is none.
+
         >>> import torch, dtypeguard
         >>> with dtypeguard.audit() as report:
         ...     x = torch.ones(3, dtype=torch.float64)
@@ -183,6 +187,8 @@ class AuditReport(Drawn, Generic[R]):
         >>> [line.rpartition(": ")[2] for line in report.origin(y)]
         ['float64', 'float64']
         """
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"origin: {summary(tensor)} is no tensor: give it one of the program's")
         return self._recorder.origin_of(tensor)
 
     @explained

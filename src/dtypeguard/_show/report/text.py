@@ -94,9 +94,8 @@ def cause_lines(cause: Cause, style: Style) -> Iterator[str]:
     gutter = max([len(str(spot.line)) for spot in spots[:_LINES]], default=1)
     arrow = style.paint(f"{' ' * gutter}-->", "frame")
     place = spots[0].place if spots else first.site or "an unknown line"
-    often = f"{cause.count:,} times" if cause.count > 1 else ""
     where = f"in {cause.where}" if cause.where else ""
-    yield f"{arrow} {', '.join(filter(None, [place, often, where, cause.seen]))}"
+    yield f"{arrow} {', '.join(filter(None, [place, cause.often, where, cause.seen]))}"
     yield from _code(cause, spots, gutter, style)
     yield from _help(cause, style)
 
@@ -170,7 +169,7 @@ def brief_lines(causes: Sequence[Cause], style: Style) -> Iterator[str]:
     """Mere information, in a paragraph each."""
     for cause in causes[:_BRIEF]:
         first = cause.first
-        often = f", {cause.count:,} times" if cause.count > 1 else ""
+        often = f", {cause.often}" if cause.often else ""
         where = f", in {cause.where}" if cause.where else ""
         tag = f"{cause.severity}[{cause.rule}]"
         place = (first.site or "an unknown line").replace(", in ", " in ")
