@@ -161,4 +161,5 @@ def test_the_callback_audits_some_steps(tmp_path):
     assert DtypeGuardCallback().audited() is None
     whole = DtypeGuardCallback(audit=True)
     trained(tmp_path, whole)
-    assert whole.audited().values is None and whole.audited().findings == report.findings
+    assert whole.audited().values is None
+    assert whole.audited().findings == report.findings
