@@ -80,11 +80,11 @@ def collect(contract: Contract, values: tuple[Any, ...]) -> CallState:
 
 def check_result(call: CallState, result: Any) -> CallState:
     """Check what the body returned against the same axes; the violations found stand in a new CallState."""
-    contract = call.contract
+    contract, leaving = call.contract, call.leaving or "return"
     if declines(contract, call.values, result):
-        return dataclasses.replace(call, violations=[], edits={}, leaving=True)
+        return dataclasses.replace(call, violations=[], edits={}, leaving=leaving)
     outcome = dataclasses.replace(
-        call, violations=[], edits={}, faults=[], earlier=call.violations, sides_pass=False, leaving=True
+        call, violations=[], edits={}, faults=[], earlier=call.violations, sides_pass=False, leaving=leaving
     )
     if contract.anchor != "self":  # the other arguments follow a named one; a float32 loss of bfloat16 logits is right
         outcome.anchor = None

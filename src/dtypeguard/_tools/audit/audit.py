@@ -221,8 +221,8 @@ def audit(*args: Any, **kwargs: Any) -> Any:
         return _call(args[0], *call_of(args[1]), recorder, args[:1])
     if len(args) == 2 and isinstance(args[1], list) and any(map(_is_batch, args[1])):
         raise TypeError(
-            "audit: `batch` is of type list: pass one batch, which is a tensor, a tuple of arguments or a dict of keyword "
-            "arguments"
+            "audit: `batch` is of type list: pass one batch, which is a tensor, a tuple of arguments or a dict of "
+            "keyword arguments"
         )
     names = _NAMES
     unknown = [name for name in kwargs if name not in names]
