@@ -84,7 +84,7 @@ MEMBERS = {
     "results.Placed": "apply remove filter to_recipe",
     "results.DryrunTable": "assert_runs",
     "results.Manifest": "save check diff",
-    "results.ImportHook": "uninstall missing",
+    "results.ImportHook": "remove missing",
     "testing.ModuleReport": "traps",
     "integrations.lightning.DtypeGuardCallback": "report findings audited",
     "integrations.transformers.DtypeGuardCallback": "report findings audited",

@@ -521,6 +521,7 @@ def test_a_baseline_lets_pass_what_was_known(tmp_path):
         ((None,), {}, TypeError, "the first value is None"),
         ((), {"model": "net"}, TypeError, "model must be of type Module"),
         ((), {"optimizer": 3}, TypeError, "optimizer must be of type Optimizer"),
+        ((nn.Linear(1, 1), [torch.ones(1)]), {}, TypeError, "`batch` is of type list: pass one batch"),
         ((), {"scaler": 3}, TypeError, "scaler must be of type GradScaler"),
         (([nn.Linear(1, 1), 3],), {}, TypeError, "list of such, not int"),
         ((nn.Linear(1, 1),), {"model": nn.Linear(1, 1)}, TypeError, "model twice"),

@@ -115,6 +115,12 @@ FAITHFUL = {
     "a model that casts its input": (with_forward(lambda self, x: self.layer(x.to(self.layer.weight.dtype))), X),
     "a model that casts before forward": (CastsBefore, X),
     "no floating input": (lambda: nn.Embedding(5, 3), torch.arange(4)),
+    "a mask beside ids": (
+        with_forward(
+            lambda self, ids, mask: self.layer(torch.eye(3)[ids].to(self.layer.weight)).masked_fill(mask == 0, 0)
+        ),
+        lambda: {"ids": torch.arange(3), "mask": numbers(3, 1).round()},
+    ),
     "an input that asks for its gradient": (Linear, numbers(4, 3).requires_grad_()),
     "a complex parameter": (lambda: Complex(), X),
     "a model that cannot be copied": (lambda: prune.l1_unstructured(nn.Linear(3, 2), "weight", 2), X),

@@ -624,12 +624,13 @@ class Frequencies(nn.Module):
         return torch.cat([angles.sin(), angles.cos()], -1)
 
 
-def test_a_module_of_buffers_can_be_kept():
+def test_a_module_of_buffers_can_be_kept_and_holds_no_parameters():
     torch.manual_seed(0)
     model = nn.Sequential(Frequencies(), nn.Linear(32, 64), nn.SiLU(), nn.Linear(64, 8))
     kept = compare(model, 3 * torch.rand(256), dtype=BF16).keep(error=0.02)
-    assert kept.names == ("0",)
+    assert (kept.names, kept.parameters) == (("0",), 0.0)
     assert kept.error < 0.005
+    assert max(share for share, _ in kept.curve) <= 1
 
 
 def test_an_error_that_the_dtype_has_anyway_keeps_nothing():
@@ -1311,6 +1312,10 @@ WRONG = {
     "another model": (
         lambda: compare(*planted(), dtype=BF16).keep(error=1e-3).apply(nn.Linear(3, 3)), CompareError,
         "Linear has no module 'layers.",
+    ),
+    "another model, of which nothing is kept": (
+        lambda: Kept((), 0.01, 0, BF16, cast=("head",)).apply(nn.Linear(3, 3)), CompareError,
+        "Linear has no module 'head'",
     ),
     "a model in the dtype": (
         lambda: compare(*planted(), dtype=BF16).keep(error=1e-3).apply(planted()[0].to(BF16)), CompareError,

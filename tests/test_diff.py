@@ -170,6 +170,8 @@ def test_a_capture_finds_the_same(case: Any, dtype: torch.dtype, tmp_path: Any) 
     found = dtypeguard.diff(tmp_path / "a.safetensors", b, batch)
     assert found.verdict == verdicts[dtype is torch.bfloat16], str(found)
     assert (found.where.name if found.where else where) == where, str(found)
+    marked = [row for row in found.rows if row.verdict == "another function"]
+    assert marked == [found.where] * (found.verdict == "another function"), str(found)  # nothing behind it is blamed
 
 
 # ---------------------------------------------------------------- another order is no other function

@@ -1,5 +1,6 @@
 """The one table of dtypes, and the casting ladder that follows from it."""
 
+import inspect
 import itertools
 import math
 from typing import get_args
@@ -7,13 +8,16 @@ from typing import get_args
 import pytest
 import torch
 
+import dtypeguard
 from dtypeguard._core.base.dtypes import (
     BY_NAME,
     FLOATING,
+    HALF,
     TABLE,
     Casting,
     DtypeName,
     FloatName,
+    HalfName,
     Kind,
     dtype_of,
     dtypes_named,
@@ -36,9 +40,16 @@ def test_names_are_torch_s_own():
 
 
 def test_type_checkers_know_the_names_that_options_take():
-    assert {*BY_NAME} <= {*get_args(DtypeName)}
-    assert {dtype_of(name, "dtype") for name in get_args(FloatName)} == FLOATING
-    assert {name for name, dtype in BY_NAME.items() if dtype in FLOATING} == {*BY_NAME} & {*get_args(FloatName)}
+    every, floats = {*get_args(DtypeName.__value__)}, {*get_args(FloatName.__value__)}
+    assert {*BY_NAME} <= every
+    assert {dtype_of(name, "dtype") for name in floats} == FLOATING
+    assert {name for name, dtype in BY_NAME.items() if dtype in FLOATING} == {*BY_NAME} & floats
+    assert {dtype_of(name, "dtype") for name in get_args(HalfName.__value__)} == HALF
+
+
+def test_help_names_the_kinds_of_dtypes_and_does_not_list_them():
+    for function in (dtypeguard.compare, dtypeguard.dryrun, dtypeguard.guard):
+        assert "'f16'" not in str(inspect.signature(function))
 
 
 def test_floating_agrees_with_torch_but_for_storage():

@@ -106,6 +106,22 @@ def a_malformed_item_of_a_generator():
 
 
 @says()
+def a_result_of_integers():
+    def function(n) -> Float32[Tensor, "n"]:
+        return torch.arange(n)
+
+    enforce(function)(2)
+
+
+@says()
+def an_item_of_integers_that_a_generator_yields():
+    def function(n) -> Iterator[Float32[Tensor, "n"]]:
+        yield torch.arange(n)
+
+    next(enforce(function)(2))
+
+
+@says()
 def a_malformed_field():
     @enforce
     @dataclasses.dataclass
@@ -443,6 +459,7 @@ def torch_s_own_error_after_a_repair():
 VARIES = {  # from one run, Python or torch to the next
     r"at 0x\w+>: [\w<].*": "at ...>: ...",
     r":\d+, in ": ":LINE, in ",
+    r"(?m)(defined at .*):\d+$": r"\1:LINE",
     r"integer division or modulo by zero": "division by zero",  # Python < 3.14: more words; goes with that floor
     r"no Python expression \(.*\)": "no Python expression (...)",
     r"(?m)^RuntimeError: .*": "RuntimeError: ...",

@@ -381,7 +381,7 @@ def test_what_is_imported_already_is_named(write):
 
 def test_a_name_that_nothing_has_is_named_at_once():
     with pytest.warns(DtypeGuardWarning, match="there is no package 'marcet', 'marcet.stall' to be") as said:
-        install_import_hook(["marcet", "marcet.stall"]).uninstall()
+        install_import_hook(["marcet", "marcet.stall"]).remove()
     assert [warning.filename for warning in said] == [__file__]
 
 
@@ -421,7 +421,7 @@ def test_off_installs_nothing(write):
     with install_import_hook("shop", mode="off"):
         assert sys.meta_path == before
         assert importlib.import_module("shop").loss.__code__.co_filename.endswith("shop.py")
-    code = "import sys; before = [*sys.meta_path]; import dtypeguard; dtypeguard.install_import_hook('x').uninstall(); "
+    code = "import sys; before = [*sys.meta_path]; import dtypeguard; dtypeguard.install_import_hook('x').remove(); "
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", code + "print(sys.meta_path == before)"],
         env={"PATH": "", "DTYPEGUARD_MODE": "off", "PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True,

@@ -269,6 +269,14 @@ def test_what_makes_a_repair_another_record():
 
 
 @pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+def test_what_is_repaired_on_one_line_is_one_record():
+    for call in (lambda: f(WRONG), lambda: f(WRONG)):
+        call()
+    (record,) = casts()
+    assert (record.count, record.bytes) == (2, 24)
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
 def test_repairs_since_a_mark():
     """What the plugin of pytest says of each test."""
 

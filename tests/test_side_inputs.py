@@ -47,6 +47,20 @@ class Boxes(nn.Module):
         return (self.stem(batch["image"]).float() - batch["targets"][0]["boxes"]).abs().mean()
 
 
+class Text(nn.Module):
+    """Compares a mask with zero, as a model of text does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.out = nn.Embedding(9, 4), nn.Linear(4, 4)
+
+    def forward(self, ids, attention_mask=None, weights=None):
+        hidden = self.out(self.tokens(ids.long()))
+        if weights is not None:
+            hidden = self.out(hidden * weights[..., None])
+        return hidden if attention_mask is None else hidden.masked_fill(attention_mask[..., None] == 0, 0)
+
+
 class Takes(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -65,6 +79,7 @@ def rand(*shape, dtype=F32):
     return torch.rand(*shape, generator=torch.Generator().manual_seed(1)).to(dtype)
 
 
+IDS = torch.arange(6).reshape(2, 3)
 STEPS = torch.tensor([947.54, 12.25])
 BESIDE = {  # the parameters' dtype, the module, a call
     "a fractional timestep": (BF16, Denoiser, lambda: ((rand(2, 4, dtype=BF16), STEPS), {})),
@@ -76,6 +91,8 @@ BESIDE = {  # the parameters' dtype, the module, a call
         Boxes,
         lambda: (({"image": rand(2, 4, dtype=F16), "targets": [{"boxes": 99.7 * rand(2, 4)}]},), {}),
     ),
+    "a mask beside ids": (BF16, Text, lambda: ((IDS,), {"attention_mask": rand(2, 3).round()})),
+    "a float64 mask beside ids": (F32, Text, lambda: ((IDS, rand(2, 3, dtype=F64).round()), {})),
 }
 
 
@@ -89,6 +106,19 @@ def test_a_side_input_arrives_as_it_is_in_silence(name, mode):
     for _ in range(3):  # the first call finds the side input, the second knows it
         assert torch.equal(guarded(*args, **kwargs), expected)
     assert dtypeguard.casts() == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model: model(IDS, weights=rand(2, 3)),  # no mask
+        lambda model: model(IDS, attention_mask=rand(2, 3), weights=rand(2, 3)),
+        lambda model: model(IDS.float(), attention_mask=rand(2, 3)),  # no ids
+    ],
+)
+def test_only_masks_beside_ids_may_differ_where_nothing_shows_the_dtype(call):
+    with pytest.raises(DtypeError, match="is float32"):
+        call(made(model=Text, mode="strict"))
 
 
 def test_a_condition_that_a_layer_needs_is_cast_there():

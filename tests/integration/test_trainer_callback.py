@@ -108,7 +108,7 @@ WRONG = {
     "a mode of watch": ({"watch": {"mode": "x"}}, ValueError, "watch: mode='x' is not a mode"),
     "steps of watch": ({"watch": {"metrics": 0}}, ValueError, "watch: metrics=0 is no number of steps"),
     "a rule of watch": ({"watch": {"ignore": "DG999"}}, ValueError, "watch: "),
-    "no options of audit": ({"audit": True}, TypeError, "audit=True is not None or a dict of options of dtypeguard."),
+    "no options of audit": ({"audit": 3}, TypeError, "audit=3 is not True, False or a dict of options of dtypegu"),
     "an option of audit": ({"audit": {"vales": True}}, TypeError, "audit: there is no option vales=: did you mean "),
     "steps of audit": ({"audit": {"values": True, "every": 0}}, ValueError, "audit: audit takes every='2^k'"),
 }  # fmt: skip
@@ -159,3 +159,7 @@ def test_the_callback_audits_some_steps(tmp_path):
     assert report.values["steps"] == 4
     assert report.values["shadowed"] > 100
     assert DtypeGuardCallback().audited() is None
+    whole = DtypeGuardCallback(audit=True)
+    trained(tmp_path, whole)
+    assert whole.audited().values is None
+    assert whole.audited().findings == report.findings

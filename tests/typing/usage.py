@@ -162,5 +162,8 @@ dtypeguard.guard(nn.Linear(1, 1), dtype="bflot16")  # type: ignore[arg-type]  # 
 dtypeguard.guard(nn.Linear(1, 1), dtype="int64")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 dtypeguard.dryrun(nn.Linear(1, 1), t, dtype=["f23"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 dtypeguard.compare(nn.Linear(1, 1), t, dtype="f23")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+dtypeguard.compare(nn.Linear(1, 1), t, dtype="f64")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+dtypeguard.compare(nn.Linear(1, 1), t, region="f32")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+dtypeguard.dryrun(nn.Linear(1, 1), t, region="f32")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 dtypeguard.compare(nn.Linear(1, 1), t)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 testing.tensors(Tensor, dtype="int128")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -125,7 +125,7 @@ def _begin(config: pytest.Config, option: str | None, packages: str | None) -> N
     names = [name.strip() for line in named for name in line.split(",") if name.strip()]
     if names and not off:
         run.hook = _hook(names)
-        config.add_cleanup(run.hook.remove)
+        config.add_cleanup(run.hook._take_off)
 
 
 def _project_mode(config: pytest.Config) -> str:

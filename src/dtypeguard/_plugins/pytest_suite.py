@@ -107,7 +107,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     add(*_FORMS, dest="dtypeguard_audit", nargs=0, action=_Form, help=says)
     says = (
-        "report lines of these folders and packages only, with commas; what other code does, at the line that led there"
+        "report lines of these folders and packages only, with commas; what other code does, at the line that led "
+        "there (elsewhere this is `source`)"
     )
     add(_ONLY, metavar="PATHS", action="append", help=says)
     add(_OMIT, metavar="GLOBS", action="append", help="do not report lines of these files, with commas")

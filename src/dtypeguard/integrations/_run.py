@@ -48,16 +48,17 @@ class AuditOptions(TypedDict, total=False):
 _NAME = "DtypeGuardCallback"
 _FORMS = {
     "watch": "True, False or a dict of options of dtypeguard.amp.watch",
-    "audit": "None or a dict of options of dtypeguard.audit",
+    "audit": "True, False or a dict of options of dtypeguard.audit",
 }
 
 
 class Run:
     """Guards models, watches their optimizers and audits them until it is closed; knows what was repaired and found."""
 
-    def __init__(self, watching: bool | WatchOptions, options: GuardOptions, auditing: AuditOptions | None) -> None:
+    def __init__(self, watching: bool | WatchOptions, options: GuardOptions, auditing: bool | AuditOptions) -> None:
         _check(watching, options, auditing)
-        self._auditing = auditing
+        self._audit_options: AuditOptions = {} if isinstance(auditing, bool) else auditing
+        self._auditing = auditing is not False
         self._audit: Audit | None = None  # that runs
         self._audited: AuditReport | None = None
         self._watch_options = {"mode": options.get("mode"), **(watching if isinstance(watching, dict) else {})}
@@ -92,11 +93,12 @@ class Run:
 
     def audit(self, model: nn.Module, optimizers: Any, scaler: Any = None) -> None:
         """Begin an audit, where one was asked for."""
-        if self._auditing is None or self._audit is not None:
+        if not self._auditing or self._audit is not None:
             return
         several = optimizers if isinstance(optimizers, Iterable) else [optimizers]
         bare = [getattr(one, "optimizer", one) for one in several]  # in the wrapper of a framework
-        self._audit = new = audit(model, [one for one in bare if isinstance(one, Optimizer)], scaler, **self._auditing)
+        own = [one for one in bare if isinstance(one, Optimizer)]
+        self._audit = new = audit(model, own, scaler, **self._audit_options)
         self._audited = new.__enter__()
 
     def audited(self) -> AuditReport | None:
@@ -144,7 +146,7 @@ def _check(watching: Any, options: Any, auditing: Any) -> None:
     tables = (
         ("", options, (*GuardOptions.__annotations__, *_FORMS), read_options),
         ("watch", {} if isinstance(watching, bool) else watching, (*WatchOptions.__annotations__,), _check_watch),
-        ("audit", {} if auditing is None else auditing, (*AuditOptions.__annotations__,), audit),
+        ("audit", {} if isinstance(auditing, bool) else auditing, (*AuditOptions.__annotations__,), audit),
     )
     check: Any
     for option, given, known, check in tables:

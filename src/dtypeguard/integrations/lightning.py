@@ -44,8 +44,8 @@ class DtypeGuardCallback(Callback):
 
     Args:
         watch: whether to watch the optimizers and the scaler too, or a dict of options of `dtypeguard.amp.watch`.
-        audit: options of `dtypeguard.audit`, to audit the training too: `{"values": True, "every": "2^k"}` follows the
-            values in steps 1, 2, 4, 8 ..., and costs next to nothing in between.
+        audit: whether to audit the training too, or a dict of options of `dtypeguard.audit`: `{"values": True, "every":
+            "2^k"}` follows the values in steps 1, 2, 4, 8 ..., and costs next to nothing in between.
         options: options of `dtypeguard.guard`.
 
     Raises:
@@ -59,7 +59,7 @@ class DtypeGuardCallback(Callback):
     """
 
     def __init__(
-        self, *, watch: bool | WatchOptions = True, audit: AuditOptions | None = None, **options: Unpack[GuardOptions]
+        self, *, watch: bool | WatchOptions = True, audit: bool | AuditOptions = False, **options: Unpack[GuardOptions]
     ) -> None:
         super().__init__()
         self._run = Run(watch, options, audit)

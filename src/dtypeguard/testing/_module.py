@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky, NoSuchExample
 from torch import nn
 
-from .._core.base.dtypes import FLOATING, FloatName
+from .._core.base.dtypes import FLOATING, FloatName, HalfName
 from .._core.base.errors import AnnotationError
 from .._core.base.numbers import Seeded, seed
 from .._core.base.options import dtypes as read
@@ -43,7 +43,7 @@ def check_module(
     *,
     dtype: torch.dtype | FloatName | Iterable[torch.dtype | FloatName] | None = None,
     device: torch.device | str | Iterable[torch.device | str] | None = None,
-    region: torch.dtype | FloatName | Iterable[torch.dtype | FloatName | None] | None = (None, "float16", "bfloat16"),
+    region: torch.dtype | HalfName | Iterable[torch.dtype | HalfName | None] | None = (None, "float16", "bfloat16"),
     compile: bool | str = False,
     axes: Any = None,
     elements: Any = None,

@@ -20,7 +20,7 @@ from .._core.base.dtypes import AUTOCAST, FLOATING, may_cast
 from .._core.base.numbers import Seeded, seed
 from .._core.base.options import indefinite
 from .._core.check.names import is_mask
-from .._core.check.reference import check, same_device
+from .._core.check.reference import check, only_masks_differ, same_device
 from .._core.check.verify import changed, compact
 from .._core.contract.anchor import Anchor, anchor_of, is_count
 from .._core.contract.model import Contract
@@ -198,8 +198,9 @@ class Trial:
             return {}
         contract, accepts = self.bench.contract, self.anchor.accepts if self.anchor is not None else ()
         given = {leaf.path: leaf for leaf in self.given.floats() if leaf.argument not in contract.skip_args}
-        evident = contract.sides and any(
-            leaf.tensor.dim() and leaf.tensor.dtype is self.anchor_dtype for leaf in given.values()
+        evident = contract.sides and (
+            any(leaf.tensor.dim() and leaf.tensor.dtype is self.anchor_dtype for leaf in given.values())
+            or only_masks_differ(contract, self._values(self.given), self.anchor_dtype)
         )
         taken = {
             path

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from typing_extensions import TypeAliasType
 
 # Names in options, for type checkers. `dtype_of` takes them in any case, and "torch.bfloat16" too.
-FloatName = Literal[
-    "bfloat16", "float16", "float32", "float64", "bf16", "f16", "f32", "f64", "fp16", "fp32", "fp64", "half", "float",
-    "double",
-]  # fmt: skip
-DtypeName = Literal[
-    FloatName,
+_Half = Literal["bfloat16", "float16", "bf16", "f16", "fp16", "half"]
+_Low = Literal[_Half, "float32", "f32", "fp32", "float"]
+_Float = Literal[_Low, "float64", "f64", "fp64", "double"]
+_Any = Literal[
+    _Float,
     "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "complex32", "complex64",
     "complex128", "u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "c32", "c64", "c128",
     "bcomplex32", "uint1", "uint2", "uint3", "uint4", "uint5", "uint6", "uint7", "int1", "int2", "int3", "int4", "int5",
@@ -27,6 +27,11 @@ DtypeName = Literal[
     "float4_e2m1fn_x2", "bits8", "bits16", "bits1x8", "bits2x4", "bits4x2", "qint8", "qint32", "quint8", "quint4x2",
     "quint2x4",
 ]  # fmt: skip
+# With names of their own, so that `help()` of a function can be read.
+HalfName = TypeAliasType("HalfName", _Half)
+LowName = TypeAliasType("LowName", _Low)
+FloatName = TypeAliasType("FloatName", _Float)
+DtypeName = TypeAliasType("DtypeName", _Any)
 
 
 class Kind(enum.IntEnum):

@@ -215,16 +215,16 @@ class Violation:
     code: str = ""  # of the mistake
     path: tuple[Any, ...] = ()  # of the argument
     expression: Expression | None = None  # what the caller wrote for it
-    returned: bool = False  # it is a result, or in one
+    returned: str = ""  # "return" or "yield", of a result and what is in one
 
 
 _RETURNED = Expression("...", "(...)")  # a result has no name in the program
 
 
 def _at_return(v: Violation) -> tuple[str, ...]:
-    """What to write for a result: in the `return`."""
+    """What to write for a result: in the `return`, or the `yield`."""
     first, *rest = v.fix
-    returns = "return " if v.argument == "result" else f"for `{v.argument}` return "
+    returns = f"{v.returned} " if v.argument == "result" else f"for `{v.argument}` {v.returned} "
     return (f"{first}{returns}" if first.endswith(" ") else f"{returns}{first}", *rest) if rest else v.fix
 
 
@@ -302,7 +302,8 @@ def headline(v: Violation) -> str:
     verb = "is on " if isinstance(v.actual, torch.device) else "is " if isinstance(v.actual, torch.dtype) else ""
     subject = f"argument `{v.argument}`"
     if v.returned:
-        subject = "the result" if v.argument == "result" else f"`{v.argument}`"
+        result = "the result" if v.returned == "return" else "what it yields"
+        subject = result if v.argument == "result" else f"`{v.argument}`"
     return f"{subject} {verb}{plain(v.actual)}, {v.reason}"
 
 

@@ -75,6 +75,11 @@ def is_mask(contract: Contract, path: Path, dtype: Any, anchor: Any, values: tup
     return not any(param.name == "need_weights" and value for param, value in zip(contract.params, values, strict=True))
 
 
+def is_called_mask(path: Path) -> bool:
+    """Whether a value is a mask by its name: `attention_mask`, `batch['mask']`, `masks[0]`."""
+    return _words(path)[-1] in ("mask", "masks")
+
+
 def _words(path: Path) -> list[str]:
     """The words of the last name on a path."""
     names = [argument_of(path), *(step[1] for step in path[1:] if not isinstance(step, str))]

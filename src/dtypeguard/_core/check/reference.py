@@ -5,7 +5,7 @@ wrappers of `wrap` only answer whether everything is right, and come here where 
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -46,7 +46,7 @@ from ..contract.spec import (
 from .arrays import from_numpy, numbers_fix, numpy_fix
 from .axes import check_dims
 from .family import prefer, within
-from .names import instead, is_ids, is_mask
+from .names import instead, is_called_mask, is_ids, is_mask
 from .operators import declines
 from .regions import autocast_enabled, region_of
 from .reports import give, report, report_dtype, report_kind
@@ -80,11 +80,11 @@ def collect(contract: Contract, values: tuple[Any, ...]) -> CallState:
 
 def check_result(call: CallState, result: Any) -> CallState:
     """Check what the body returned against the same axes; the violations found stand in a new CallState."""
-    contract = call.contract
+    contract, leaving = call.contract, call.leaving or "return"
     if declines(contract, call.values, result):
-        return dataclasses.replace(call, violations=[], edits={}, leaving=True)
+        return dataclasses.replace(call, violations=[], edits={}, leaving=leaving)
     outcome = dataclasses.replace(
-        call, violations=[], edits={}, faults=[], earlier=call.violations, sides_pass=False, leaving=True
+        call, violations=[], edits={}, faults=[], earlier=call.violations, sides_pass=False, leaving=leaving
     )
     if contract.anchor != "self":  # the other arguments follow a named one; a float32 loss of bfloat16 logits is right
         outcome.anchor = None
@@ -439,7 +439,8 @@ def _is_side(call: CallState) -> bool:
     """Whether an unannotated argument of another dtype than the anchor's passes as a side input."""
     if call.sides_pass is None:
         dtype = call.anchor.dtype if call.anchor is not None else None
-        call.sides_pass = call.contract.sides and dtype_is_shown(call.contract, call.values, dtype)
+        given = call.contract, call.values, dtype
+        call.sides_pass = call.contract.sides and (dtype_is_shown(*given) or only_masks_differ(*given))
     return call.sides_pass
 
 
@@ -460,6 +461,29 @@ def contains_dtype(module: Any, value: Any, dtype: torch.dtype | None, around: t
     if not torch.compiler.is_compiling() and any(value is outer for outer in around):
         return False
     return any(contains_dtype(module, child, dtype, (*around, value)) for _, child in children(value) or leaves(value))
+
+
+def only_masks_differ(contract: Contract, values: tuple[Any, ...], dtype: torch.dtype | None) -> bool:
+    """Whether ids stand beside masks, and nothing else has another floating dtype: then no cast was forgotten.
+
+    What a model does with a mask is its own affair: many compare it with zero, or cast it to the dtype of their scores.
+    """
+    ids = False
+    for _, path, value in checked_values(contract, values):
+        for place, tensor in _tensors(path, value):
+            mask = is_called_mask(place)
+            if tensor.dtype in FLOATING and tensor.dtype is not dtype and not mask:
+                return False
+            ids = ids or (TABLE[tensor.dtype].kind is Kind.INT and not mask)
+    return ids
+
+
+def _tensors(path: Path, value: Any, around: tuple[Any, ...] = ()) -> Iterator[tuple[Path, Tensor]]:
+    if isinstance(value, Tensor):
+        yield path, value
+    elif not _is_plain(value) and all(value is not outer for outer in around):
+        for step, item in children(value) or leaves(value):
+            yield from _tensors((*path, step), item, (*around, value))
 
 
 def _is_recursive(value: Any, call: CallState) -> bool:

@@ -84,13 +84,13 @@ def report_kind(call: CallState, path: Path, value: Any, hint: str, count: bool 
 
 
 def give(call: CallState) -> str:
-    """What one does with a value to make it another: a result is returned."""
-    return "return" if call.leaving else "pass"
+    """What one does with a value to make it another: a result is returned, or yielded."""
+    return call.leaving or "pass"
 
 
 # What to write instead of a cast that the default rule refuses, by the kinds involved.
 _ADVICE: dict[tuple[Kind, Kind], str] = {
-    (Kind.INT, Kind.FLOAT): "{x}.to({target}), scaled as the model expects",
+    (Kind.INT, Kind.FLOAT): "{x}.to({target}){scaled}",
     (Kind.BOOL, Kind.FLOAT): "{x}.to({target})",
     (Kind.FLOAT, Kind.INT): "{x}.round().to({target})",
     (Kind.FLOAT, Kind.BOOL): "{x} != 0 (a float mask is added, a bool mask hides)",
@@ -119,7 +119,9 @@ def report_dtype(
     reason = f"{anchor.reason if anchor is not None else f'the annotation wants{such}'} {plain(expected)}"
     quantized = isinstance(value, Tensor) and value.is_quantized
     lenient = 'mode="lenient", ' if call.mode is Mode.STRICT else ""
-    fix = _advice("{x}" + ".dequantize()" * quantized, source, target, isinstance(value, Tensor), allowed, lenient)
+    scaled = "" if call.leaving else ", scaled as the model expects"
+    x = "{x}" + ".dequantize()" * quantized
+    fix = _advice(x, source, target, isinstance(value, Tensor), allowed, lenient, scaled)
     if anchor is not None and target is torch.float64 and isinstance(source, torch.dtype) and source.is_floating_point:
         fix += ", or module.float() if nobody meant float64"
     if source is torch.bool and target is not None and target.is_floating_point and "mask" in str(path):
@@ -132,11 +134,12 @@ def report_dtype(
         call.edit(path, value).dtype = target
 
 
-def _advice(x: str, source: Any, target: torch.dtype | None, tensor: bool, allowed: bool, lenient: str) -> str:
+def _advice(x: str, source: Any, target: torch.dtype | None, tensor: bool, allowed: bool, lenient: str,
+            scaled: str) -> str:  # fmt: skip
     if target is None:
         return ""
     if not tensor:
         return f"{x}.astype({name_of(target)!r})"
     pattern = _ADVICE.get((TABLE[source].kind, TABLE[target].kind), "{x}.to({target})")
-    advice, rung = pattern.format(x=x, target=target), lowest_rung(source, target)
+    advice, rung = pattern.format(x=x, target=target, scaled=scaled), lowest_rung(source, target)
     return advice if allowed or rung <= Casting.PRECISION else f'{advice}, or {lenient}casting="{rung.name.lower()}"'

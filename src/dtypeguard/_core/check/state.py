@@ -77,7 +77,7 @@ class CallState:
     twins: list[tuple[Any, dict[PathStep, Any], Any]] = field(
         default_factory=list
     )  # the caller's container, its replaced items by path, the rebuilt container
-    leaving: bool = False  # it is the result that is checked
+    leaving: str = ""  # "return" or "yield", where it is the result that is checked
     passive: bool = False  # mode "off": nothing is looked at
     copies: list[tuple[str, Path, Tensor, Tensor, int]] = field(
         default_factory=list

@@ -158,9 +158,11 @@ def guard(
     """Check a model's inputs against the dtype and device of its parameters. Returns the same model.
 
     Floating tensors, in containers too, must have the parameters' dtype and device. If at least one of them has that
-    dtype, others that differ are side inputs (a float32 timestep beside a half model): they are not cast until they
-    reach one of PyTorch's own modules that cannot compute with them. Arguments with jaxtyping annotations are checked
-    against these. Strict mode raises, lenient mode casts and moves. A second call of `guard` replaces the first guard.
+    dtype, others that differ are side inputs (a float32 timestep beside a half model), and so are masks beside ids:
+    they are not cast until they reach one of PyTorch's own modules that cannot compute with them. Arguments with
+    jaxtyping annotations are checked against these. Strict mode raises, lenient mode casts and moves. Calls of
+    `forward` are checked, those of other methods (`model.forward_features(x)`) are not. A second call of `guard`
+    replaces the first guard.
 
     Args:
         model: any nn.Module that is called. For a compiled or data-parallel wrapper, the model inside is guarded.
@@ -172,7 +174,7 @@ def guard(
             authors are left out then, because their code may cast.
         dtype, device: the dtype and device to expect, instead of the parameters'.
         autocast: 'follow' (default), 'ignore' or 'disable'.
-        skip_args: the name of an argument that is not checked, or several names.
+        skip_args: the name of an argument that is not checked, as the model itself casts it, or several names.
         skip_modules: a name, a pattern of names (`encoder.*`) or a class of submodules that are not checked, or several
             of these.
         move_args: the name of an integer or bool argument that is moved from the CPU too, or several names.

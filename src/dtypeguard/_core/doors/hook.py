@@ -45,7 +45,7 @@ def install_import_hook(
 
     The hook does what `enforce` above each of them would do. Functions without annotations, and those that `enforce`,
     jaxtyping or beartype decorate, stay as they are. A function that `enforce` refuses stays as it is too, with a
-    warning. Install the hook before the first import of the package. `uninstall()`, or the end of a `with` block,
+    warning. Install the hook before the first import of the package. `remove()`, or the end of a `with` block,
     removes it; modules that were imported meanwhile stay enforced. With the mode 'off', and with `DTYPEGUARD_MODE=off`,
     nothing is installed.
 
@@ -99,11 +99,11 @@ def _is_there(name: str) -> bool:
 
 
 class ImportHook:
-    """What `install_import_hook` returns. `uninstall()`, or the end of a `with` block, removes the hook."""
+    """What `install_import_hook` returns. `remove()`, or the end of a `with` block, removes the hook."""
 
     def __init__(self, packages: tuple[str, ...], mode: str | None, casting: str | None, now: bool) -> None:
         self.packages = packages
-        self._absent: list[str] = []  # those that the user was told of
+        self._told: list[str] = []  # those that the user was told of
         self._finder = _Finder(packages, mode, casting)
         if mode == "off" or _config.OFF_AT_IMPORT:
             return
@@ -114,9 +114,10 @@ class ImportHook:
             text = f"install_import_hook: {known[0]}{more} is imported already, and stays unchecked"
             text += ": install the hook before the import"
             warn_at(caller(), DtypeGuardWarning(text))
-        self._absent = [name for name in packages if not _is_there(name)] if now else []
-        if self._absent:
-            text = f"install_import_hook: there is no package {', '.join(map(repr, self._absent))} to be checked"
+        absent = [name for name in packages if not _is_there(name)] if now else []
+        self._told = absent + [name for name in packages if any(f"{one}.".startswith(f"{name}.") for one in known)]
+        if absent:
+            text = f"install_import_hook: there is no package {', '.join(map(repr, absent))} to be checked"
             warn_at(caller(), DtypeGuardWarning(text))
         sys.meta_path.insert(0, self._finder)
 
@@ -125,27 +126,26 @@ class ImportHook:
         return [name for name in self.packages if name not in self._finder.met]
 
     def remove(self) -> None:
-        """`uninstall` without a warning."""
-        if self._finder in sys.meta_path:
-            sys.meta_path.remove(self._finder)
-
-    def uninstall(self) -> None:
         """Remove the hook. Modules that were imported meanwhile stay enforced."""
-        missing = [name for name in self.missing() if name not in self._absent]
+        missing = [name for name in self.missing() if name not in self._told]
         if self._finder in sys.meta_path and missing:
             names = ", ".join(map(repr, missing))
             text = f"install_import_hook: no module of {names} was imported while the hook was installed"
             warn_at(caller(), DtypeGuardWarning(text))
-        self.remove()
+        self._take_off()
+
+    def _take_off(self) -> None:
+        if self._finder in sys.meta_path:
+            sys.meta_path.remove(self._finder)
 
     def __enter__(self) -> "ImportHook":
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> Literal[False]:
         if error is None:
-            self.uninstall()
-        else:
             self.remove()
+        else:
+            self._take_off()
         return False
 
     def __repr__(self) -> str:
@@ -178,7 +178,7 @@ class _Finder:
         if package is None:
             return None
         finders = list(sys.meta_path)
-        behind = finders[finders.index(self) + 1 :] if self in finders else finders  # uninstalled meanwhile
+        behind = finders[finders.index(self) + 1 :] if self in finders else finders  # removed meanwhile
         asked = (finder.find_spec(name, path, target) for finder in behind if not isinstance(finder, _Finder))
         spec = next((spec for spec in asked if spec is not None), None)
         if spec is None:

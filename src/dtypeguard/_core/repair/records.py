@@ -150,15 +150,25 @@ def mark() -> Mark:
 
 
 def since(begin: Mark | None) -> Casts:
-    """The repairs after a mark, and after a reset that came later; all of them for None."""
+    """The repairs after a mark, and after a reset that came later; all of them for None.
+
+    Two functions on one line (lambdas in a row) have records of their own, and are one place to a reader.
+    """
     fresh = Casts()
+    places: dict[Key, CastRecord] = {}
     with record_lock:
         for key, record in registry().records.items():
             before, count, nbytes = (begin or {}).get(key, (record, 0, 0))
             if before is not record:  # it was forgotten meanwhile, and begun anew
                 count = nbytes = 0
             if record.count > count:
-                fresh.append(dataclasses.replace(record, count=record.count - count, bytes=record.bytes - nbytes))
+                new = dataclasses.replace(record, count=record.count - count, bytes=record.bytes - nbytes)
+                place = (new.function, new.argument, new.what, new.from_device, new.to_device, new.site)
+                if (known := places.setdefault(place, new)) is new:
+                    fresh.append(new)
+                else:
+                    known.count, known.bytes = known.count + new.count, known.bytes + new.bytes
+                    known.error = max((e for e in (known.error, new.error) if e is not None), default=None)
     return fresh
 
 

@@ -151,7 +151,7 @@ def yielded(call: CallState, item: Any) -> Any:
     if call.contract.yields is None:
         return item
     contract = dataclasses.replace(call.contract, returns=call.contract.yields)
-    return leave(dataclasses.replace(call, contract=contract), item)
+    return leave(dataclasses.replace(call, contract=contract, leaving="yield"), item)
 
 
 def slow_generator(contract: Contract, values: tuple[Any, ...]) -> Generator[Any, Any, Any]:

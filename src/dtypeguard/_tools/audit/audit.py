@@ -219,6 +219,11 @@ def audit(*args: Any, **kwargs: Any) -> Any:
         )
     if len(args) == 2 and isinstance(args[0], nn.Module) and _is_batch(args[1]) and not kwargs:
         return _call(args[0], *call_of(args[1]), recorder, args[:1])
+    if len(args) == 2 and isinstance(args[1], list) and any(map(_is_batch, args[1])):
+        raise TypeError(
+            "audit: `batch` is of type list: pass one batch, which is a tensor, a tuple of arguments or a dict of "
+            "keyword arguments"
+        )
     names = _NAMES
     unknown = [name for name in kwargs if name not in names]
     if len(args) > len(names) or unknown:

@@ -80,10 +80,15 @@ def _convert(module: nn.Module, dtype: torch.dtype, held: set[int]) -> None:
             module._buffers[name] = buffer.to(dtype)
 
 
-def check_names(model: nn.Module, names: Iterable[str], dtype: torch.dtype | None) -> None:
-    """Raises CompareError for a model that lacks one of the modules, or whose weights are rounded already."""
+def check_names(
+    model: nn.Module, names: Iterable[str], dtype: torch.dtype | None, others: Iterable[str] = ()
+) -> None:  # fmt: skip
+    """Raises CompareError for a model that lacks one of the modules, or whose weights are rounded already.
+
+    `others` are modules that are not kept, and have casts at their borders.
+    """
     modules = dict(model.named_modules())
-    missing = [name for name in names if name not in modules]
+    missing = [name for name in (*names, *others) if name not in modules]
     if missing:
         raise CompareError(
             f"{type(model).__name__} has no module {missing[0]!r}: apply what `keep` returns to the model that was "

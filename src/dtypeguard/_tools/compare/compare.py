@@ -9,7 +9,7 @@ from typing import Any, overload
 import torch
 from torch import nn
 
-from ..._core.base.dtypes import FLOATING, HALF, FloatName, dtype_of, name_of
+from ..._core.base.dtypes import FLOATING, HALF, HalfName, LowName, dtype_of, name_of
 from ..._core.base.errors import CompareError, DeviceError
 from ..._core.base.modules import root_of
 from ..._core.base.options import explained, indefinite, kind_of, refuse_maker
@@ -47,7 +47,7 @@ def compare(
     /,
     batch: Any,
     *,
-    dtype: torch.dtype | FloatName,
+    dtype: torch.dtype | LowName,
     loss: Loss | None = None,
 ) -> Comparison: ...
 
@@ -58,7 +58,7 @@ def compare(
     /,
     batch: Any,
     *,
-    region: torch.dtype | FloatName,
+    region: torch.dtype | HalfName,
     loss: Loss | None = None,
 ) -> Comparison: ...
 
@@ -70,8 +70,8 @@ def compare(
     /,
     batch: Any,
     *,
-    dtype: torch.dtype | FloatName | None = None,
-    region: torch.dtype | FloatName | None = None,
+    dtype: torch.dtype | LowName | None = None,
+    region: torch.dtype | HalfName | None = None,
     format: str | Sequence[str] | None = None,
     loss: Loss | None = None,
     attention: bool = False,

@@ -79,7 +79,7 @@ class Kept(Drawn):
         """
         refuse_no_module("apply", model)
         held = root_of(model)
-        check_names(held, self.names, self.dtype)
+        check_names(held, self.names, self.dtype, (*self.narrow, *self.cast))
         keep_wide(held, self.names, self.narrow, self.dtype, self.cast)
         return model
 

@@ -59,15 +59,11 @@ class Units:
             name: functools.reduce(operator.or_, (bits[other] for other in self._sharing.get(name, ())), bits[name])
             for name in modules
         }
-        self.border = _BORDER * self.parameters(self.names) / max(len(self.leaves), 1)
-
-    def parameters(self, names: Iterable[str]) -> int:
-        """How many parameters several modules hold."""
-        return sum(p.numel() for p in self._parameters_of(names).values())
+        self.border = _BORDER * self._size(self.names) / max(len(self.leaves), 1)
 
     def share(self, names: Iterable[str]) -> float:
-        """The share of the model's parameters that several modules hold."""
-        return self.parameters(names) / max(self._total, 1)
+        """The share of the model's parameters that several modules hold; buffers are none."""
+        return sum(p.numel() for p in self._parameters_of(names).values()) / max(self._total, 1)
 
     def bytes(self, names: Iterable[str], narrower: int | None) -> float:
         """The share of the parameters' bytes that several modules hold, if those of others take so many each."""
@@ -79,7 +75,7 @@ class Units:
     def price(self, names: Iterable[str]) -> float:
         """What keeping several modules costs, in parameters."""
         names = list(names)
-        return self.parameters(names) + self.border * len(names)
+        return self._size(names) + self.border * len(names)
 
     def closed(self, names: Iterable[str]) -> tuple[str, ...]:
         """With those that share parameters with them, in the model's order; what is inside of another is left out."""
@@ -104,7 +100,11 @@ class Units:
         return [name for name in self.names if name and not any(self._holders[name])]
 
     def _parameters_of(self, names: Iterable[str]) -> dict[int, Tensor]:
-        return {key: p for name in names for key, p in self._held[name].items()}
+        return {key: p for name in names for key, p in self._held[name].items() if key in self._all}
+
+    def _size(self, names: Iterable[str]) -> int:
+        """How many numbers several modules hold, those of buffers where there are no parameters."""
+        return sum({key: t.numel() for name in names for key, t in self._held[name].items()}.values())
 
     def _shared(self) -> dict[str, list[str]]:
         """By module, the smallest others that hold one of its parameters too."""

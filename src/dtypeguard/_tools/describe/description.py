@@ -161,8 +161,8 @@ class Description(Result):
                 yield f"Not checked: {some(paths)}, as each {why}."
         if any(module.sides for module in self.modules):
             yield (
-                "An argument without an annotation may have another dtype if one beside it has the right one: then it "
-                "is a side input."
+                "An argument without an annotation may have another dtype if one beside it has the right one, and a "
+                "mask beside integers may: then it is a side input."
             )
         yield (
             "Unannotated integer and bool tensors, and 0-dim float32 numbers beside half parameters, keep their dtype."

@@ -44,6 +44,7 @@ class Found:
         dtypes: in which a and b compute, where these are two; each one's roundings are those to its own.
         partners: the modules whose weights are the same, so that gradients can be compared.
         tables: what rounding has changed in constants that one of the programs computes.
+        unforced: whether b's modules got their own inputs, and not a's.
     """
 
     calls: Calls
@@ -61,6 +62,7 @@ class Found:
     dtypes: tuple[torch.dtype, torch.dtype] | None = None
     partners: tuple[Match, ...] = ()
     tables: float = 0.0
+    unforced: bool = False
 
 
 def measure(a: Side, b: Side, names: Names) -> Found:

@@ -56,7 +56,7 @@ def _mark(row: Any, found: Any) -> Any:
     """What a module is, where it is not the same; of the first that parts it is said."""
     if row is found.where:
         return _badge(found.verdict, f"first: {row.verdict}")
-    return None if row.verdict in ("same", "rounding") else _badge(row.verdict)
+    return None if row.verdict in ("same", "rounding", "not judged") else _badge(row.verdict)
 
 
 def _badge(verdict: str, text: str = "") -> Any:

@@ -5,7 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
@@ -34,7 +34,8 @@ class DiffRow(Row):
         name: the module of b; the model itself has none.
         a: the modules of a that it stands for.
         how: what they were matched by: "name", "names" (as `diff` was told), "weights", "what is in it", "order".
-        verdict: of this module alone, on a's inputs.
+        verdict: of this module alone, on a's inputs; with a capture, "not judged" behind the first that parts, as each
+            module then has its own program's inputs.
         at: the place: a module that gets other inputs, with the argument; nothing where it is the result.
         site: the line of b.
         apart: the distance in float64, in parts of the norm.
@@ -42,7 +43,7 @@ class DiffRow(Row):
         error_a: the distance of a's module to float64.
         error_b: that of b's.
         roundings: how many roundings of each number these errors are.
-        adds: the distance of the two as they are, on the same inputs.
+        adds: the distance of the two as they are, on the same inputs; None where it is not judged.
         outputs: the distance of the module's results, each on its own inputs.
         state: parameters and buffers of b that differ from a's.
     """
@@ -50,7 +51,7 @@ class DiffRow(Row):
     name: str
     a: tuple[str, ...]
     how: str
-    verdict: Verdict
+    verdict: Verdict | Literal["not judged"]
     at: str
     site: str
     apart: float
@@ -58,7 +59,7 @@ class DiffRow(Row):
     error_a: float
     error_b: float
     roundings: tuple[float, float]
-    adds: float
+    adds: float | None
     outputs: float | None
     state: tuple[str, ...] = ()
 
@@ -223,6 +224,8 @@ class ProgramDiff(Result):
             yield from Token.summary(self.tokens)
         if how := Counter(row.how for row in self.order if row.name):
             yield "matched by " + ", ".join(f"{kind} {n}" for kind, n in how.items())
+        if any(row.verdict == "not judged" for row in self.order):
+            yield "each program ran on its own inputs, so what lies behind the first that parts is not judged"
         for side, names in zip("ab", self.unmatched, strict=True):
             if names:
                 some = ", ".join(names[:3]) + ", ..." * (len(names) > 3)
@@ -257,15 +260,20 @@ def rows_of(
         every[point.match].append(point)
     verdict, first = _verdict(found)
     modules = {} if model is None else dict(model.named_modules())
+    order = {id(point): n for n, point in enumerate(found.points)}
+    parted = min((order[id(p)] for p in found.points if p.differs or p.worse), default=len(order))
     rows, told = [], None
     for match, points in every.items():
         if not points:
             continue
         point = first if first is not None and first.match == match else max(points, key=_weight)
+        alone = _verdict_of(point)
+        known = not found.unforced or point is first or order[id(point)] <= parted or alone == "same"
         row = DiffRow(
-            name=match.b, a=match.a, how=match.how, verdict=_verdict_of(point), at=point.before,
-            site=_line(point, modules.get(match.b)), apart=point.apart, bound=point.bound,
-            error_a=point.errors[0], error_b=point.errors[1], roundings=point.roundings, adds=point.distance,
+            name=match.b, a=match.a, how=match.how, verdict=alone if known else "not judged",
+            at=point.before, site=_line(point, modules.get(match.b)), apart=point.apart, bound=point.bound,
+            error_a=point.errors[0], error_b=point.errors[1], roundings=point.roundings,
+            adds=point.distance if known else None,
             outputs=found.growth.get(match.b), state=tuple(found.states.get(match.b, ())),
         )  # fmt: skip
         rows.append(row)
@@ -304,7 +312,7 @@ def _weight(point: Point) -> tuple[Any, ...]:
 
 def _added(row: DiffRow) -> tuple[bool, float, bool, float]:
     another, more = row.verdict == "another function", row.verdict.endswith("worse")
-    return not another, -row.apart if another else 0.0, not more, -row.adds
+    return not another, -row.apart if another else 0.0, not more, -(row.adds or 0.0)
 
 
 def _line(point: Point, module: nn.Module | None) -> str:

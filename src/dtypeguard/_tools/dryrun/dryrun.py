@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..._core.base.dtypes import FLOATING, FloatName
+from ..._core.base.dtypes import FLOATING, FloatName, HalfName
 from ..._core.base.errors import AnnotationError
 from ..._core.base.frames import let_go
 from ..._core.base.modules import root_of
@@ -36,7 +36,7 @@ def dryrun(
     batch: Any = None,
     *,
     dtype: torch.dtype | FloatName | Iterable[torch.dtype | FloatName] | None = None,
-    region: torch.dtype | FloatName | Iterable[torch.dtype | FloatName | None] | None = (None, "float16", "bfloat16"),
+    region: torch.dtype | HalfName | Iterable[torch.dtype | HalfName | None] | None = (None, "float16", "bfloat16"),
     device: torch.device | str | None = None,
 ) -> DryrunTable:
     """In which dtypes a model runs, and what comes out, without its memory and without computing it.
