@@ -71,7 +71,7 @@ class Cause:
         """How often it was seen, in words; nothing for once."""
         if self.count < 2:
             return ""
-        return f"{self.count:,} of the times looked at" if RULES[self.rule].sampled else f"{self.count:,} times"
+        return f"at least {self.count:,} times" if RULES[self.rule].sampled else f"{self.count:,} times"
 
     @property
     def where(self) -> str:
