@@ -1,5 +1,6 @@
 """`dryrun`: what each cell says, where, and that nothing of it stays."""
 
+import copy
 import gc
 import json
 import random
@@ -375,6 +376,22 @@ def test_the_table_reads(request):
     text = str(table_of()).replace(torch.__version__, "VERSION")
     text = re.sub(r"test_dryrun.py:\d+", "test_dryrun.py:LINE", text)
     assert f"{text}\n" == (GOLDEN / "dryrun.txt").read_text()
+
+
+def test_two_blocks_are_one_row():
+    class Blocks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            pair = {"up": nn.Linear(3, 3), "down": nn.Linear(3, 3)}
+            self.blocks = nn.ModuleList([nn.ModuleDict(pair), nn.ModuleDict(copy.deepcopy(pair))])
+
+        def forward(self, x):
+            for one in self.blocks:
+                x = one["down"](one["up"](x))
+            return x
+
+    text = str(dryrun(Blocks(), torch.ones(1, 3), dtype=F32, region=BF16, device="cpu"))
+    assert "blocks.*.up, blocks.*.down" in text
 
 
 def test_assert_runs():

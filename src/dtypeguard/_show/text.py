@@ -81,7 +81,8 @@ def modules_shown(names: Iterable[str], modules: Iterable[str] = ()) -> list[str
         groups.setdefault(_starred(name), []).append(name)
     rows: list[str] = []
     for key, group in groups.items():
-        rows += [key] if len(group) >= _FOLDED and every.get(key) == set(group) else _braced(group)
+        least = 2 if key.strip("*.") else _FOLDED  # two blocks are a row; of `0, 1` nobody would know what `*` is
+        rows += [key] if len(group) >= least and every.get(key) == set(group) else _braced(group)
     return rows
 
 

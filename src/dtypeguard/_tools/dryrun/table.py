@@ -159,6 +159,9 @@ class DryrunTable(Drawn):
                 repaired = dict.fromkeys(text.partition(" from ")[0] for cell in found for text in cell.repairs)
                 if repaired:
                     lines.append(f"  a guard casts {', '.join(first_few(list(repaired)))}")
+                elif status == "refused":
+                    fixes = {cell.finding.fix if cell.finding is not None else "" for cell in found}
+                    lines += [f"  help: {fix}" for fix in fixes if fix and len(fixes) == 1]  # one that helps each cell
             if lines:
                 yield status, lines
 
