@@ -140,7 +140,14 @@ def fraction():
     return (1 / (x - x.floor().long().bfloat16()).square().mean()).item()
 
 
+def variance(x):
+    return ((x * x).mean() - x.mean() ** 2).item()
+
+
 PROGRAMS = {
+    "a variance of what is constant": lambda: [variance(torch.full((99,), 60.1, dtype=d)) for d in (F32, BF16, F16)],
+    "a variance that is far from zero": lambda: [variance(torch.randn(512).to(d)) for d in (F32, BF16, F16)],
+    "of two norms": lambda: (lambda x: (x.square().mean() - (x * 3 / 3).square().mean()).item())(torch.randn(99)),
     "two ways": lambda: same_by_two_ways(F32),
     "two ways in bfloat16": lambda: same_by_two_ways(BF16),
     "a deviation of what is constant": lambda: [f(torch.full((99,), 3.3)).item() for f in (torch.var, torch.std)],
@@ -164,6 +171,8 @@ def test_what_is_zero_by_construction(program):
 
 
 TWINS = {
+    "a variance that is read": lambda: variance((torch.arange(64.0) / 64 + 100).bfloat16()),
+    "a variance in float32": lambda: variance(torch.arange(64.0) / 64 + 10_000),
     "a variance by its moments": lambda: (lambda x: ((x * x).mean() - x.mean() ** 2).sqrt().item())(
         (torch.arange(64.0) / 64 + 100).bfloat16()
     ),

@@ -3,7 +3,8 @@
 A difference of two results that are nearly equal has a large relative error, and is no fault: it is judged by the size
 of what was subtracted, until something divides by it, takes its root or its logarithm, or decides on it.
 A difference of data is judged as it is: where a cast has rounded times or coordinates until they are equal, nothing
-that follows shows it. So is one in which an offset cancels beside which what is left had lost its digits.
+that follows shows it. So is a variance that is computed as a mean of squares less the square of a mean, and a
+difference in which an offset cancels beside which what is left had lost its digits.
 """
 
 import math
@@ -22,6 +23,7 @@ from .memory import ShadowStorage
 from .rows import Row
 
 _SPECTRAL = frozenset("_linalg_eigh linalg_eig _linalg_eigvals linalg_eigvals _linalg_svd".split())
+_MEANS, _MOVES = frozenset(["mean", "sum"]), frozenset(["_to_copy", "clone"])
 _WIDEST = 1e15  # a cancellation; what is larger says no more
 _EQUAL = 512  # roundings of the wider dtype: data that differ by less were equal before they were rounded
 _ALIKE = 16  # times: what was rounded to one dtype; of the same data in two dtypes the difference is their rounding
@@ -61,6 +63,21 @@ def _is_left(operands: Iterable[Any], incoming: list[Incoming], error: Error) ->
     return one.row if one is not None and one == other and error.level <= _NEAR * one.level else None
 
 
+def _is_variance(operands: Iterable[Any], incoming: list[Incoming]) -> bool:
+    """Whether it is a mean of squares less the square of a mean."""
+    known = {id(one.tensor): one for one in incoming if one.held.squared and one.row is not None}
+    rows = [None if (one := known.get(id(operand))) is None else _computed(one.row) for operand in operands]
+    if len(rows) < 2 or rows[0] is None or rows[1] is None:
+        return False
+    mean = _computed(rows[1].parent)
+    return rows[0].name in _MEANS and rows[1].name not in _MEANS and mean is not None and mean.name in _MEANS
+
+
+def _computed(row: Row | None) -> Row | None:
+    """The row that computed values, behind those that only moved or cast them."""
+    return None if row is None else next((one for one in row.chain() if one.name not in _MOVES), None)
+
+
 def cancellation_of(
     op: Operator, args: Any, kwargs: Any, into: Row, incoming: list[Incoming], error: Error
 ) -> tuple[float, float]:
@@ -85,7 +102,7 @@ def cancellation_of(
                 whole = 0.0  # what rounding took from them is what the difference was to show
             elif error.distance and (row := _is_left(args[:2], incoming, error)) is not None:
                 whole, into.taken = 0.0, row
-            elif numbers and error.size > _ZERO * rounding:
+            elif error.size > _ZERO * rounding and (numbers or _is_variance(args[:2], incoming)):
                 whole = 0.0  # `1 - alpha` is what it is; `x * x - 2` at the root of 2 is zero, but for rounding
             else:
                 cancellation = 1.0
