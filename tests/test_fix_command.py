@@ -206,6 +206,14 @@ def test_what_a_mended_program_writes_goes_to_a_copy_also_behind_the_line_that_e
     assert after == before
 
 
+def test_a_program_that_is_compiled_writes_to_its_cache(tmp_path):
+    line = "__import__('os').makedirs(__import__('tempfile').gettempdir() + '/torchinductor_nobody', exist_ok=True)"
+    (tmp_path / "program.py").write_text(f"{DISCARDED}{line}\n")
+    words, how = command(tmp_path, "--diff", "program.py")
+    done = subprocess.run(words, capture_output=True, check=False, timeout=300, **how)
+    assert "1 edit, proven" in done.stdout, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     "line",
     ["open({0!r}, 'a').write('x')", "torch.save(1, {0!r})", "import os; os.remove({0!r})"],

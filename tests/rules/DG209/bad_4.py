@@ -14,5 +14,8 @@ class Extractor:
 x = torch.ones(3, 4)
 features = Extractor(nn.Linear(4, 4))(x)
 print(torch.linalg.matrix_norm(features.T @ features).item())
+# As nobody leaves it, what follows in this process would run in it.
+torch.autocast_decrement_nesting()
+torch.clear_autocast_cache()
 torch.set_autocast_enabled("cpu", False)
 # fix: enter it with `with` around what is to be cast; leave it, where the whole program is

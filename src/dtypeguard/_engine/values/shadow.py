@@ -334,6 +334,7 @@ class Shadow:
             row.flushed += flushed(tensor, shadow) if carried < 0.5 < error.relative() else 0
         if error.distance and writing is None:
             held.beside = held.beside or beside(op, args, kwargs, row, incoming)
+            held.data = held.data and held.beside is None  # what is taken back from a sum is judged beside it
         if error.distance:
             self._note_movement(op, args, row, tensor, shadow, incoming, writing)
         elif writing is not None:

@@ -38,7 +38,9 @@ _CHANGES = {
     "shutil.rmtree": (0,), "os.setxattr": (0,),
 }  # fmt: skip
 _CACHES = ("~/.cache", "~/.config", "~/.local/share", "~/.triton", "~/.nv", "~/.matplotlib", "~/.keras")
-_CACHE_VARIABLES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "MPLCONFIGDIR")
+_CACHE_VARIABLES = (
+    "XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "MPLCONFIGDIR",
+)  # fmt: skip
 
 
 class _Fence:
@@ -51,6 +53,7 @@ class _Fence:
     def __init__(self, own: str) -> None:
         places = [own, "/dev", "/proc", *map(os.path.expanduser, _CACHES), *map(os.environ.get, _CACHE_VARIABLES)]
         self._places = [os.path.realpath(place) for place in places if place]
+        self._compiled = os.path.join(os.path.realpath(tempfile.gettempdir()), "torchinductor_")  # and the user's name
         self.outside = ""
 
     def __call__(self, event: str, given: tuple[Any, ...]) -> None:
@@ -67,7 +70,7 @@ class _Fence:
         if isinstance(path, int) or path in (None, "", ":memory:"):
             return
         place = os.path.realpath(os.fsdecode(path).removeprefix("file:"))
-        if not any(inside(place, one) for one in self._places):
+        if not place.startswith(self._compiled) and not any(inside(place, one) for one in self._places):
             self.outside = self.outside or place
             raise PermissionError(13, "it is outside of the copy in which edits are proven", place)
 
