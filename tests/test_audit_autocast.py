@@ -11,6 +11,8 @@ from torch import nn
 from torch.amp import custom_bwd, custom_fwd
 from torch.autograd import Function
 
+from dtypeguard import audit
+
 BUGS, HEALTHY = Cases(), Cases()
 
 
@@ -214,3 +216,30 @@ def a_refused_fill_is_handled():
     except RuntimeError:
         scores.fill_(torch.finfo(F16).min)
     return scores
+
+
+def test_a_region_that_a_function_leaves_open_is_told():
+    """It may be meant for the whole program; a context manager of the program's own leaves it."""
+    amp, linear = torch.autocast("cpu", dtype=BF16), nn.Linear(4, 4)
+
+    class Half:
+        def __enter__(self):
+            amp.__enter__()
+
+        def __exit__(self, *error):
+            amp.__exit__(*error)
+
+    half = Half()
+    try:
+        with audit(select="DG209") as report:
+            half.__enter__()
+            linear(torch.ones(3, 4))
+    finally:
+        half.__exit__(None, None, None)
+    assert [
+        (finding.severity, "in function `__enter__` is open to the end" in finding.message)
+        for finding in report.findings
+    ] == [("info", True)]
+    with audit(select="DG209") as report, half:
+        linear(torch.ones(3, 4))
+    assert report.findings == []
