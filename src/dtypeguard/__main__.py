@@ -350,8 +350,9 @@ def _dryrun_options(dry: argparse.ArgumentParser) -> None:
     _takes_batch(dry, "without one, values are drawn from annotations")
     says = "the dtypes of parameters and inputs, with commas"
     add("--dtype", type=_list, metavar="DTYPES", help=says)
-    says = "the dtypes of autocast regions, with commas; none for no region (default: %(default)s)"
-    add("--region", type=_list, metavar="DTYPES", default="none,float16,bfloat16", help=says)
+    regions = "none,float16,bfloat16"
+    says = f"the dtypes of autocast regions, with commas; none for no region (default: {regions})"
+    add("--region", type=_list, metavar="DTYPES", default=regions, help=says)
     add("--device", help="whose kernels are asked: cpu, cuda, ... (default: the GPU if there is one)")
     says = "status 1 unless the model runs in these dtypes, with inputs of the same dtype: names, with commas"
     add("--require", type=_list, action="extend", metavar="DTYPES", default=[], help=says)

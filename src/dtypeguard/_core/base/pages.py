@@ -61,8 +61,13 @@ def meant(name: str, among: Iterable[Entry]) -> str:
     among = list(among)
     name = name.lower().replace("_", "-")
     spelt = {word.lower(): word for one in among for word in (one.id, one.name)}
-    near = [spelt[one] for one in difflib.get_close_matches(name, spelt, 1, 0.6 if name.startswith("dg") else 0.7)]
-    alike = near and difflib.SequenceMatcher(None, name, near[0].lower()).ratio() > 0.85
+
+    def likeness(one: str) -> tuple[float, int]:  # of two ids the one with more digits in their places
+        return difflib.SequenceMatcher(None, name, one).ratio(), sum(map(str.__eq__, name, one))
+
+    cutoff = 0.6 if name.startswith("dg") else 0.7
+    near = [spelt[one] for one in sorted(difflib.get_close_matches(name, spelt, 8, cutoff), key=likeness)[-1:]]
+    alike = near and likeness(near[0].lower())[0] > 0.85
     return next(iter(near if alike else [*by_words(name, among), *near]), "")
 
 
