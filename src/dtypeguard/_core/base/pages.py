@@ -1,5 +1,6 @@
 """The pages of rules and of mistakes that contracts report, as the documentation has them; without torch."""
 
+import os
 import re
 from collections.abc import Iterable
 from functools import cache
@@ -62,11 +63,12 @@ def meant(name: str, among: Iterable[Entry]) -> str:
     name = name.lower().replace("_", "-")
     spelt = {word.lower(): word for one in among for word in (one.id, one.name)}
 
-    def likeness(one: str) -> tuple[float, int]:  # of two ids the one with more digits in their places
-        return difflib.SequenceMatcher(None, name, one).ratio(), sum(map(str.__eq__, name, one))
+    def likeness(one: str) -> tuple[float, int, str]:  # of two ids the one with more digits in their places
+        same = sum(map(str.__eq__, name, one))
+        return difflib.SequenceMatcher(None, name, one).ratio(), same, os.path.commonprefix([name, one])
 
-    cutoff = 0.6 if name.startswith("dg") else 0.7
-    near = [spelt[one] for one in sorted(difflib.get_close_matches(name, spelt, 8, cutoff), key=likeness)[-1:]]
+    close = difflib.get_close_matches(name, spelt, len(spelt), 0.6 if name.startswith("dg") else 0.7)
+    near = [spelt[one] for one in sorted(close, key=likeness)[-1:]]
     alike = near and likeness(near[0].lower())[0] > 0.85
     return next(iter(near if alike else [*by_words(name, among), *near]), "")
 
