@@ -1,6 +1,5 @@
 """The pages of rules and of mistakes that contracts report, as the documentation has them; without torch."""
 
-import os
 import re
 from collections.abc import Iterable
 from functools import cache
@@ -63,9 +62,9 @@ def meant(name: str, among: Iterable[Entry]) -> str:
     name = name.lower().replace("_", "-")
     spelt = {word.lower(): word for one in among for word in (one.id, one.name)}
 
-    def likeness(one: str) -> tuple[float, int, str]:  # of two ids the one with more digits in their places
+    def likeness(one: str) -> tuple[float, int, bool]:  # of two ids the one with more digits in their places
         same = sum(map(str.__eq__, name, one))
-        return difflib.SequenceMatcher(None, name, one).ratio(), same, os.path.commonprefix([name, one])
+        return difflib.SequenceMatcher(None, name, one).ratio(), same, one.startswith(name[:3])
 
     close = difflib.get_close_matches(name, spelt, len(spelt), 0.6 if name.startswith("dg") else 0.7)
     near = [spelt[one] for one in sorted(close, key=likeness)[-1:]]
