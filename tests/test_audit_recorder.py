@@ -511,6 +511,23 @@ def test_the_same_is_seen_with_and_without_gradients(context):
     assert report.faults == []
 
 
+@pytest.mark.parametrize("values", [False, "range", True])
+def test_under_autocast_inference_mode_computes_what_it_does_without_an_audit(values):
+    x, net = torch.randn(4, 4), nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+
+    def program():
+        with torch.inference_mode(), torch.autocast("cpu", dtype=BF16):
+            products = torch.einsum("ij,jk->ik", x, x), torch.tensordot(x, x, 1), torch.inner(x, x), x @ x
+            return *products, net(x), torch.cdist(x, x), F.cosine_similarity(x, x), F.cross_entropy(net(x), x[:, :2])
+
+    expected = program()
+    with audit(values=values) as report:
+        results = program()
+    assert [result.dtype for result in results] == [one.dtype for one in expected]
+    assert all(map(torch.equal, results, expected))
+    assert report.faults == []
+
+
 # ---------------------------------------------------------------- inside of the user's own contexts
 
 

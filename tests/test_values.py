@@ -172,6 +172,32 @@ def test_in_inference_mode_casts_are_seen_too():
     assert [rule for rule, _ in found(audited(program, values="range")[0])] == ["DG901"]
 
 
+ORDERS = ["inside", "before inside", "inside after", "before inside after"]
+
+
+@pytest.mark.parametrize("values", [True, "range"])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("dtype", [F16, BF16])
+def test_in_inference_mode_the_same_is_found_as_without_gradients(dtype, order, values):
+    def evaluated(model, x):
+        scores = (model(x) * 900).exp() if dtype is F16 else model(x)
+        total = torch.zeros((), dtype=dtype)
+        for _ in range(300):
+            total += scores.float().abs().mean().to(dtype) + 1
+        return total.item(), scores.argmax(-1), scores.log_softmax(-1).sum().item()
+
+    def program(off):
+        torch.manual_seed(0)
+        model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).to(dtype), torch.randn(32, 8).to(dtype)
+        for place in order.split():
+            with off() if place == "inside" else torch.no_grad():
+                evaluated(model, x)
+
+    expected, report = (audited(program, off, values=values)[0] for off in (torch.no_grad, torch.inference_mode))
+    assert found(report) == found(expected)
+    assert report.values == expected.values
+
+
 def test_versions_are_counted_as_without_an_audit():
     def program():
         x = torch.ones(4)

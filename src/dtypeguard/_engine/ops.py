@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._core.base import private
+
 NARROW = frozenset([torch.uint8, torch.int8, torch.int16, torch.int32])  # integers that wrap around soon
 
 # Besides what torch tags as pointwise, these promote their operands; `huber_loss` fails in backward instead. It was
@@ -184,6 +186,7 @@ class Operator:
         keeps_axis: whether a choice has an axis for its places.
         cancels: what it does to the cancellation of its inputs.
         attends: whether it is attention in one kernel.
+        composite: whether it is made of other operations of torch, on every device.
     """
 
     func: Any
@@ -208,6 +211,7 @@ class Operator:
     keeps_axis: bool
     cancels: Cancels
     attends: bool
+    composite: bool
 
     def argument(self, args: Any, kwargs: Any, name: str, default: Any = None) -> Any:
         """The value of an argument by its name."""
@@ -302,6 +306,7 @@ def _make_operator(func: Any) -> Operator:
         keeps_axis=name in _KEEP_AXIS,
         cancels=_CANCELLATIONS.get(name, Cancels.LOST),
         attends=name.startswith("_scaled_dot_product_") and bool(arguments) and arguments[0].name == "query",
+        composite=own and private.has_parts(func),
     )
 
 

@@ -158,6 +158,22 @@ parse_to: Callable[..., Any] = _find("torch._C._nn._parse_to", lambda *args, **k
 
 # Whether an operator has a kernel for a device; without: it is tried.
 has_kernel: Callable[[str, str], bool] = _find("torch._C._dispatch_has_kernel_for_dispatch_key", lambda name, key: True)
+# The key of a kernel that is made of other operations; without: inference mode hides these.
+COMPOSITE: Any = _find("torch._C.DispatchKey.CompositeImplicitAutograd", None)
+
+
+def has_parts(func: Any) -> bool:
+    """Whether an operator is made of others for every device."""
+    if COMPOSITE is None or not hasattr(func, "_op_dk"):
+        return False
+    name = func.name()
+    own = ("CPU", "CUDA", "CompositeExplicitAutograd")
+    try:
+        return has_kernel(name, "CompositeImplicitAutograd") and not any(has_kernel(name, key) for key in own)
+    except RuntimeError:  # one that is no operator to the dispatcher, as `prim.device`
+        return False
+
+
 # What a traced graph tells of tensors; without: DG802 finds nothing.
 TensorType: Any = _find("torch._C.TensorType", _NoSuchClass)
 parse_schema: Any = _find("torch._C.parse_schema", None)

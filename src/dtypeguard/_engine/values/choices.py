@@ -23,6 +23,8 @@ _FAR = 0.05  # of an axis, for a value that is sorted
 _KEPT = 64  # tensors of whole numbers
 _BOUNDS = frozenset("clamp clamp_min clamp_max minimum maximum nan_to_num".split())
 WHOLE = frozenset("round floor ceil trunc fix".split())
+ORDERS = frozenset("gt ge lt le greater greater_equal less less_equal".split())
+_BESIDE = 0.02  # of comparisons, those with a number that one side has in fewer digits; by chance it is none
 _DIFFERENCES = Cancels.DIFFERENCE, Cancels.LOSS
 _NUMBERS = frozenset("div _to_copy mul".split())  # they make floats of integers
 _HAND_ON = _NUMBERS | frozenset("add sub remainder fmod clone neg abs".split())
@@ -206,6 +208,21 @@ class Choices:
             one, other = other, one
         _enter(row, lost, one, other, int(there.sum()))
 
+    def beside(self, op: Operator, args: Any, out: Tensor, row: Row) -> bool:
+        """Whether many values of float32 are compared with the numbers of float64 that they are the roundings of.
+
+        Such a comparison says which way each of them was rounded.
+        """
+        one, other = (value.float() for value in args[:2])
+        equal = (one == other) & one.isfinite() & (one != 0) & (args[0] != args[1])
+        moved = equal & (out != op.func(one, other))
+        count = int(moved.sum())
+        if count <= _BESIDE * out.numel():
+            return False
+        row.wrong, row.looked_up = (count, out.numel()), True
+        _enter(row, moved, args[0].expand(out.shape), args[1].expand(out.shape), out.numel())
+        return True
+
     def _shadow_of(self, tensor: Tensor) -> ShadowStorage | None:
         return self._memory.get(tensor) if tensor.dtype in self._memory.wider else None
 
@@ -213,6 +230,14 @@ class Choices:
         if not isinstance(value, Tensor):
             return torch.tensor(value, dtype=dtype)
         return self._memory.read(value, dtype) if value.dtype in self._memory.wider else value.to(dtype)
+
+
+def may_be_beside(op: Operator, args: Any) -> bool:
+    """Whether values of float32 are compared with others of float64; of the same shape they are results of both."""
+    if op.name not in ORDERS or not all(isinstance(one, Tensor) for one in args[:2]):
+        return False
+    one, other = args[:2]
+    return {one.dtype, other.dtype} == {torch.float32, torch.float64} and one.shape != other.shape
 
 
 def _is_rounded(node: Any, other: Any) -> bool:

@@ -343,6 +343,8 @@ class Values:
                 enough = row.half_ulp
             elif row.counts:
                 enough = OF_A_COUNT * row.half_ulp
+            elif row.builds_up and row.incoming < row.half_ulp:  # what is added has all its digits, the total has not
+                enough = _DOUBT
             elif cause is Cause.AMPLIFIED:
                 enough = (
                     _DIFFUSE if row.whole < LOST else min(_DIFFUSE, max(_ULPS * last.half_ulp, _NOISE * row.incoming))

@@ -21,7 +21,7 @@ from ..ops import ACCUMULATES, BESIDES, SUMS, Cancels, Operator, Way
 from ..watch.text import LARGEST
 from . import moves
 from .cancellation import are_squares, beside, cancellation_of, gradient_of_softmax, prepares
-from .choices import WHOLE, Choices, at_places, decidable
+from .choices import WHOLE, Choices, at_places, decidable, may_be_beside
 from .incoming import Given, Incoming, all_incoming, builds_up, largest_cancellation, look_at, loops, suspicion, wrong
 from .kernels import VECTORS, composite, turned
 from .measure import error_of, flushed, norm, worst
@@ -418,16 +418,18 @@ class Shadow:
     def _decision(
         self, op: Operator, args: Any, kwargs: Any, inputs: list[Tensor], given: Given, out: Any, row_of: RowOf
     ) -> None:
-        held = [one for _, one in given.values() if one is not None]
-        first = next(tensor for tensor, _ in given.values())
+        held, first = [one for _, one in given.values() if one is not None], next(iter(given.values()))[0]
         before = self.choices.before_rounding(first) if op.name == "_to_copy" else None
         for one in held:
             one.read = True
-        if not (held or before) or not decidable(held) or not isinstance(out, Tensor) or not out.numel():
+        two, clear = may_be_beside(op, args), bool(held or before) and decidable(held)
+        if not (two or clear) or not isinstance(out, Tensor) or not out.numel():
             return
         row = row_of(op, first.dtype)
         row.visits += 1
         if not _due(row) and (out.ndim or out.dtype is not torch.bool):  # one number may be what a loop ends with
+            return
+        if (two and self.choices.beside(op, args, out, row)) or not clear:
             return
         if held:
             row.parent = max(held, key=lambda one: one.error).row

@@ -46,6 +46,8 @@ class Local(threading.local):
         self.paused: int = 0
         self.converting: bool = False  # in `Module.to` and the like
         self.loading: int = 0  # in load_state_dict
+        self.caller: FrameType | None = None  # of an operation that is taken apart
+        self.cast_whole: bool = False  # in one whose inputs autocast has cast, and none of its parts
         self._at(entered if threads.foreign and private.graph_task() != -1 else Place(threading.get_ident()))
 
     def _at(self, place: Place) -> None:

@@ -5,8 +5,9 @@ What takes time is done only where dtypes differ. A function mode is not used: i
 """
 
 import contextlib
+import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -18,7 +19,7 @@ from ..._core.base import private
 from ..._core.base.compiler import unseen
 from ..._core.base.dtypes import HALF
 from ..._core.base.modes import Mode
-from ..operands import operands
+from ..operands import operands, plain
 from ..ops import Operator, Way, operator_of
 from .apart import apart
 from .events import Op
@@ -47,6 +48,8 @@ class Watching(Mode):
         if not recorder.running or recorder.resting or recorder.local.paused or _tracing() is not None:
             return func(*args, **kwargs)
         op = operator_of(func)
+        if op.composite and torch.is_inference_mode_enabled() and all(map(plain, operands(args, kwargs))):
+            return self._parts(func, args, kwargs)
         kept = None
         if op.name in recorder.before:
             kept = [recorder.guarded(function, args, recorder) for function in recorder.before[op.name]]
@@ -58,7 +61,7 @@ class Watching(Mode):
                     writing = values.before(op, args, kwargs, frame)
         try:
             if op.name == "_trilinear" and recorder.autocast():  # it calls bmm, which autocast must see
-                out = _under_autocast(recorder, func, args, kwargs)
+                out = _under_autocast(recorder, functools.partial(func, *args, **kwargs))
             else:
                 out = func(*args, **kwargs)
         except Exception as error:
@@ -83,6 +86,24 @@ class Watching(Mode):
         except Exception as error:  # a fault of the audit must not be one of the program
             recorder.fault(error)
         return out
+
+    def _parts(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """An operation that inference mode hands over whole, as the operations that autograd would see.
+
+        A region of autocast that casts it holds for none of its parts; any other one does.
+        """
+        recorder = self._recorder
+        local, parts = recorder.local, functools.partial(func._op_dk, private.COMPOSITE, *args, **kwargs)
+        caller, cast_whole = local.caller, local.cast_whole
+        local.caller = caller or _caller(recorder, 3)
+        try:
+            with self.on():
+                if cast_whole or not recorder.autocast():
+                    return parts()
+                local.cast_whole = private.has_kernel(func.name(), f"Autocast{recorder.region()[0].upper()}")
+                return parts() if local.cast_whole else _under_autocast(recorder, parts)
+        finally:
+            local.caller, local.cast_whole = caller, cast_whole
 
     def _emit_events(
         self, recorder: Recorder, op: Operator, func: Any, args: Any, kwargs: Any, inputs: list[Tensor], out: Any,
@@ -164,7 +185,7 @@ class Watching(Mode):
         lineage = recorder.lineage
         node = lineage.get(inputs[0]) if inputs else None
         if op.lifted and inputs:
-            site = recorder.line(sys._getframe(3))
+            site = recorder.line(_caller(recorder, 4))
             if node is None or node.site is not site:
                 node = Node("tensor", site, inputs[0].dtype, module=recorder.module())
         if node is None:
@@ -172,7 +193,7 @@ class Watching(Mode):
         for tensor in (out,) if single else out if isinstance(out, (list, tuple)) else ():
             if isinstance(tensor, Tensor):
                 if tensor.dtype is not node.dtype:  # of `view_as_real` and the like
-                    node = Node(op.name, recorder.line(sys._getframe(3)), tensor.dtype, (node,), recorder.module())
+                    node = Node(op.name, recorder.line(_caller(recorder, 4)), tensor.dtype, (node,), recorder.module())
                 lineage.set(tensor, node)
 
     def _viewed(
@@ -180,7 +201,7 @@ class Watching(Mode):
     ) -> None:  # fmt: skip
         """A view in another dtype."""
         if _current_node() is None:
-            site, module = recorder.line(sys._getframe(3)), recorder.module()
+            site, module = recorder.line(_caller(recorder, 4)), recorder.module()
             event = Op(op.name, func, args, kwargs, out, inputs, site, module, False, recorder.autocast())
             recorder.emit("viewed", event)
 
@@ -287,18 +308,20 @@ def unheard() -> Iterator[None]:
 
 def _caller(recorder: Recorder, depth: int = 2) -> FrameType | None:
     """The frame below the mode's; in a thread of autograd that of the program, which waits; none of a process group."""
+    if recorder.local.caller is not None:
+        return recorder.local.caller
     try:
         return sys._getframe(depth)
     except ValueError:
         return recorder.local.waiting()
 
 
-def _under_autocast(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
+def _under_autocast(recorder: Recorder, call: Callable[[], Any]) -> Any:
     """Below a mode no region is enabled; when this one ends, the program's is still on."""
     device, dtype = recorder.region()
     try:
         with torch.autocast(device, dtype=dtype):
-            return func(*args, **kwargs)
+            return call()
     finally:
         recorder.local.regions[device] = True
 

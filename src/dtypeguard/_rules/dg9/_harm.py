@@ -109,6 +109,15 @@ def _birth(row: Row, edit: bool) -> Step | None:
     return Step(str(birth), birth.site, f"{name_of(row.dtype)} {how} here", edit)
 
 
+def converted(row: Row) -> str | None:
+    """The parameter or buffer that a line writes to, if its half dtype is that of a conversion of its module."""
+    birth = None if row.dtype not in HALF or row.node is None else row.node.birth
+    if birth is None or not birth.named or not birth.parents:
+        return None
+    kind, _, name = birth.op.partition(" ")
+    return f"{kind} `{name}`"
+
+
 def _step(row: Row, here: str | None, edit: bool) -> Step:
     text = f"{row}: {name_of(row.dtype)}"
     return Step(text, row.site, here, edit) if here else Step(text)

@@ -6,7 +6,7 @@ from ..._engine.values.rows import Cause
 from ..._engine.watch.events import on
 from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.rule import Rule, Severity
-from ._harm import enter, wide_of, would_be
+from ._harm import converted, enter, wide_of, would_be
 
 RULE = Rule(
     "DG903",
@@ -43,7 +43,10 @@ def stalled(harm: Harm, audit: Recorder) -> None:
         row, wide = harm.row, wide_of(harm.row)
         told = any((one.file, one.line, one.rule) == (*row.site.key, "DG407") for one in audit.findings.rows())
         itself = told or row.stays or row.absorbed or any(row.trained.values())  # the change is made at that line
-        says, advice = f"a total stands still: {would_be(row)}", f"keep the total in {wide}, whatever is added"
+        says, total = f"a total stands still: {would_be(row)}", converted(row)
+        advice = f"keep the total in {wide}, whatever is added"
+        if total is not None:
+            advice += f": {total} is narrowed with its module"
         if row.stays:
             known = would_be(row) if row.factor is None else f"{row.factor:.9g} is 1 in {name_of(row.dtype)}"
             says = f"{row.unmoved[0]} of {row.unmoved[1]} values stay as they were: {known}"

@@ -3,7 +3,10 @@
 import math
 import re
 
+import torch
+
 from ..._core.base.dtypes import HALF
+from ..._engine.values.choices import ORDERS
 from ..._engine.values.rows import Row
 from ..._engine.watch.events import on
 from ..._engine.watch.recorder import Recorder
@@ -26,7 +29,8 @@ RULE = Rule(
         "wider dtype, or was computed from large integers, becomes another integer. A `topk` that finds other sets "
         "for more than two rows in a hundred, as routers of experts in bfloat16 do, is an info, but where its scores "
         "were cast to half precision just before. A value that is looked up with `==` in a table, and would be found "
-        "in the wider dtype only, is reported too. It needs an audit with `values=True`."
+        "in the wider dtype only, is reported too, and so are values of float32 that are compared by order with the "
+        "numbers of float64 that they were rounded from (0.7 with 0.7). It needs an audit with `values=True`."
     ),
     unsafe=("whole_division", "near_equal", "widen_rounding", "retype_inside", "widen_behind", "widen_origins"),
     converts=False,
@@ -56,7 +60,11 @@ def flipped(row: Row, audit: Recorder) -> None:
     was, is_ = row.changed if sure or row.other_place is None else row.other_place
     if row.looked_up and math.isnan(was):  # equal to nothing
         return
-    if row.looked_up:
+    if row.looked_up and row.name in ORDERS:
+        harm = f"{row.flipped} of {row.decided} compare what is equal in float32: {was:.9g} with {is_:.9g}"
+        side = "right" if torch.tensor(was, dtype=torch.float32).item() == was else "left"
+        advice = f"compare both in float32: `.to(torch.float32)` on the {side} side, which is float64"
+    elif row.looked_up:
         harm = f"{row.flipped} of {row.decided} equal values are not found: {was:.9g} for {is_:.9g}"
         advice = "round both sides to one dtype, or look for the nearest: `(table - value).abs().argmin()`"
     else:

@@ -199,7 +199,7 @@ def _added(source: Source, assign: cst.AugAssign) -> str:
 
 @move
 def near_equal(place: Place, at: At) -> Iterator[Candidate]:
-    """Asks whether floats are close, not whether they are equal, or rounds both to one dtype."""
+    """Asks whether floats are close, not whether they are equal, or rounds both to one dtype, as for their order."""
     source, node = at.source, at.node
     if isinstance(node, cst.Comparison) and len(node.comparisons) == 1 and source.torch():
         one = node.comparisons[0]
@@ -212,6 +212,9 @@ def near_equal(place: Place, at: At) -> Iterator[Candidate]:
             else:
                 written = f"{source.torch()}.isclose({source.code(node.left)}, {right}.to({left}.dtype))"
                 yield [source.replace(node, written)]
+        else:
+            side = node.left if "on the left side" in place.finding.fix else one.comparator
+            yield [source.replace(side, f"{source.closed(side)}.to({source.torch()}.float32)")]
 
 
 @move
