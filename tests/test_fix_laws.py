@@ -127,6 +127,28 @@ WRITTEN = {
         "layer = Layer().half()\nfor _ in range(2):\n    print(layer(torch.full((1, 4), 1000.0).half()).max().item())",
         "        return F.linear(x.float(), self.out.weight.float()) / 1e6",
     ),
+    "an average that is updated under another name": (
+        "def update(shadow, values):\n    for i, p in enumerate(values):\n        s = shadow[i]\n"
+        "        s.mul_(0.999).add_(p.to(s.dtype), alpha=0.001)\n\n\nvalues = [torch.ones(4) * 2, -torch.ones(3)]\n"
+        "shadow = [torch.zeros_like(p, dtype=torch.bfloat16) for p in values]\nfor _ in range(2000):\n"
+        "    update(shadow, values)\nprint([round(s.float().mean().item(), 3) for s in shadow])",
+        "shadow = [torch.zeros_like(p, dtype=torch.float32) for p in values]",
+    ),
+    "offsets in a table of narrow integers": (
+        "lengths = torch.full((80,), 700)\nstarts = torch.zeros(80, dtype=torch.int16)\n"
+        "starts[1:] = lengths.cumsum(0)[:-1]\nprint(int(starts[-1]))",
+        "starts = torch.zeros(80, dtype=torch.int64)",
+    ),
+    "labels in a table of bytes": (
+        "labels = torch.tensor([3, -100, 7])\nkept = torch.zeros(5, dtype=torch.uint8)\nkept[1:4] = labels\n"
+        "print(kept.tolist())",
+        "kept = torch.zeros(5, dtype=torch.int64)",
+    ),
+    "pixels in a table of bytes": (
+        "picture = torch.full((4, 4), 200, dtype=torch.uint8)\nframes = torch.zeros(2, 4, 4, dtype=torch.uint8)\n"
+        "frames[0] = picture.int() + 100\nprint(frames.float().mean().item())",
+        "frames[0] = (picture.int() + 100).clamp(0, 255)",
+    ),
 }
 
 # The program, and what no edit writes in it.

@@ -212,10 +212,17 @@ class Search:
         yield from packages if "unsafe" in kinds else ()
 
     def _edits(self, cause: Cause, state: State, kinds: tuple[str, ...], depth: int) -> Iterator[tuple[str, State]]:
-        """The candidates, as the program with them; without those that are no Python."""
+        """The candidates, as the program with them; without those that are no Python, or keep writes from a tensor."""
         for name, changes in self.candidates(cause, state, kinds, depth):
             with contextlib.suppress(SyntaxError, ValueError):
-                yield name, state.edited(changes, self._read)
+                edited = state.edited(changes, self._read)
+                if not any(self._writes_to_copy(file, state, edited) for file in {one.file for one in changes}):
+                    yield name, edited
+
+    def _writes_to_copy(self, file: str, state: State, edited: State) -> bool:
+        """Whether something is written to a copy that was written to a stored tensor before."""
+        held = (self._source(file, one).holders for one in (state, edited))
+        return any(len(before) == len(after) and before != after for before, after in zip(*held, strict=True))
 
     # ------------------------------------------------------------ search
 
