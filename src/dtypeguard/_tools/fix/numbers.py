@@ -181,16 +181,25 @@ def wider_integers(place: Place, at: At) -> Iterator[Candidate]:
         return
     parts, clamped = used(at), list[Candidate]()
     if (
-        limits is not None
+        dtype is torch.uint8
         and isinstance(node, cst.BinaryOperation)
         and isinstance(node.operator, cst.Add | cst.Multiply)
     ):
-        back = f".clamp({limits.min}, {limits.max}).to({dtype_code(dtype, source)})" if dtype is not None else ""
+        back = f".clamp(0, 255).to({dtype_code(dtype, source)})"
         clamped = [[*cast(part, place.wide), *source.after(node, back)] for part in parts]
     alone = not isinstance(source.parents[node], cst.BinaryOperation | cst.Attribute)  # a picture, and no part of a sum
-    yield from clamped if alone else ()
+    first = alone and not _is_clamped(at)
+    yield from clamped if first else ()
     yield from each_and_all([cast(part, place.wide) for part in parts])
-    yield from () if alone else clamped
+    yield from () if first else clamped
+
+
+def _is_clamped(at: At) -> bool:
+    """Whether what an expression gives is clamped later, by the name that it has then."""
+    source = at.source
+    clamps = [source.on(call) for call in source.of(cst.Call) if source.called(call) in ("clamp", "clip")]
+    named = [one for one in clamps if isinstance(one, cst.Name)]
+    return any(at.node in source.definitions(one)[:1] for one in named)
 
 
 def _is_number(value: At) -> bool:
