@@ -181,7 +181,8 @@ def wider_integers(place: Place, at: At) -> Iterator[Candidate]:
         return
     parts, clamped = used(at), list[Candidate]()
     if (
-        dtype is torch.uint8
+        dtype is not None
+        and dtype is torch.uint8
         and isinstance(node, cst.BinaryOperation)
         and isinstance(node.operator, cst.Add | cst.Multiply)
     ):
