@@ -9,7 +9,7 @@ import torch
 
 import dtypeguard
 from dtypeguard._tools.fix.edits import searched
-from dtypeguard._tools.fix.search import Run
+from dtypeguard._tools.fix.program import Run
 from dtypeguard._tools.fix.source import decode
 
 
@@ -43,6 +43,7 @@ class Mended:
         torch.manual_seed(0)
         audit, out, error, raised = dtypeguard.audit(values=self.values), io.StringIO(), "", ()
         merged = audit.report._recorder.findings.merged = set()
+        results = audit.report._recorder.lineage.results = {}
         try:
             with contextlib.redirect_stdout(out), audit:
                 exec(compile(mended, self.path, "exec"), {"__name__": "__main__", "__file__": str(self.path)})
@@ -51,12 +52,12 @@ class Mended:
             frames = traceback.extract_tb(caught.__traceback__)
             raised = tuple((frame.filename, frame.lineno) for frame in frames if frame.filename == str(self.path))
         finally:
+            casts = tuple(audit.report._recorder.findings.conversions())
             self.path.write_bytes(data)
             torch.set_rng_state(state[0])
             torch.set_default_dtype(state[1])
         assert audit.report.faults == []
         lines = out.getvalue().splitlines()
-        widened = tuple(audit.report._recorder.findings.widened())
         found, files = list(audit.report.findings), (str(self.path),)
         return Run(
             found,
@@ -65,7 +66,7 @@ class Mended:
             raised,
             lines,
             files=files,
-            widened=widened,
+            casts=casts,
             merged=tuple(merged),
-            promoted=tuple(audit.report._recorder.findings.promoted()),
+            results=results,
         )

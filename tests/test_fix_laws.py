@@ -118,14 +118,71 @@ WRITTEN = {
         "    with torch.no_grad():\n        model.weight += 0.001\n"
         "        mean.mul_(0.999).add_(model.weight, alpha=0.001)\n"
         "print(mean.float().norm().item())",
-        "mean = model.weight.detach().clone().to(torch.float32)",
+        "mean = model.weight.detach().clone()",
     ),
     "a layer that overflows in half": (
         "class Layer(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.out = nn.Linear(4, 4, bias=False)\n        nn.init.constant_(self.out.weight, 100)\n\n"
         "    def forward(self, x):\n        return self.out(x) / 1e6\n\n\n"
         "layer = Layer().half()\nfor _ in range(2):\n    print(layer(torch.full((1, 4), 1000.0).half()).max().item())",
-        "        return F.linear(x.float(), self.out.weight.float()) / 1e6",
+        "        return (F.linear(x.float(), self.out.weight.float()) / 1e6).to(x.dtype)",
+    ),
+    "an average that is updated under another name": (
+        "def update(shadow, values):\n    for i, p in enumerate(values):\n        s = shadow[i]\n"
+        "        s.mul_(0.999).add_(p.to(s.dtype), alpha=0.001)\n\n\nvalues = [torch.ones(4) * 2, -torch.ones(3)]\n"
+        "shadow = [torch.zeros_like(p, dtype=torch.bfloat16) for p in values]\nfor _ in range(2000):\n"
+        "    update(shadow, values)\nprint([round(s.float().mean().item(), 3) for s in shadow])",
+        "shadow = [torch.zeros_like(p, dtype=torch.float32) for p in values]",
+    ),
+    "a function that returns half": (
+        "def unit(x):\n    length = (x * x).sum(dim=-1, keepdim=True).sqrt()\n    return x / length\n\n\n"
+        "torch.manual_seed(0)\nprint(unit((torch.randn(8, 128) * 40).half()).norm(dim=-1).tolist())",
+        "    length = (x.float() * x.float()).sum(dim=-1, keepdim=True).sqrt().to(x.dtype)",
+    ),
+    "a lambda that returns bytes": (
+        "blend = lambda a, b: (a + b) // 2\ndark, light = (torch.full((4,), n).byte() for n in (100, 200))\n"
+        "print(blend(dark, light).tolist())",
+        "blend = lambda a, b: ((a.int() + b) // 2).to(torch.uint8)",
+    ),
+    "a sum that is clamped": (
+        "def brighten(frames):\n    lifted = frames + 140\n    return lifted.clamp(0, 255)\n\n\n"
+        "print(brighten(torch.full((4,), 150, dtype=torch.uint8)).tolist())",
+        "    return lifted.clamp(0, 255).to(torch.uint8)",
+    ),
+    "products of which a byte has none": (
+        "def scores(a, b):\n    return a * b\n\n\nprint(scores(*torch.full((2, 4), 100, dtype=torch.int8)).tolist())",
+        "    return a.int() * b",
+    ),
+    "all factors of a table": (
+        "def table(length, dim):\n"
+        "    steps = 1.0 / 10000.0 ** (torch.arange(0, dim, 2, dtype=torch.float16) / dim)\n"
+        "    position = torch.arange(length, dtype=torch.float16)\n    return torch.outer(position, steps).cos()\n\n\n"
+        "print(table(4096, 32).float().mean().item())",
+        "    steps = 1.0 / 10000.0 ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)",
+    ),
+    "no cast of what is wide": (
+        "x, scale = torch.full((8,), 300.0).half(), torch.tensor(300.0)\ny = x * scale\nprint(y.log().sum().item())",
+        "y = x.float() * scale",
+    ),
+    "what nobody else has is not copied": (
+        "tuned = torch.tensor([1.0, -1.0, 0.5]).to(torch.bfloat16) * 1.25\ntarget = torch.tensor([1.0, -1.0, 0.5])\n"
+        "for _ in range(2000):\n    tuned -= 1e-3 * (tuned - target)\nprint((tuned - target).abs().max().item())",
+        "tuned = torch.tensor([1.0, -1.0, 0.5]) * 1.25",
+    ),
+    "offsets in a table of narrow integers": (
+        "lengths = torch.full((80,), 700)\nstarts = torch.zeros(80, dtype=torch.int16)\n"
+        "starts[1:] = lengths.cumsum(0)[:-1]\nprint(int(starts[-1]))",
+        "starts = torch.zeros(80, dtype=torch.int64)",
+    ),
+    "labels in a table of bytes": (
+        "labels = torch.tensor([3, -100, 7])\nkept = torch.zeros(5, dtype=torch.uint8)\nkept[1:4] = labels\n"
+        "print(kept.tolist())",
+        "kept = torch.zeros(5, dtype=torch.int64)",
+    ),
+    "pixels in a table of bytes": (
+        "picture = torch.full((4, 4), 200, dtype=torch.uint8)\nframes = torch.zeros(2, 4, 4, dtype=torch.uint8)\n"
+        "frames[0] = picture.int() + 100\nprint(frames.float().mean().item())",
+        "frames[0] = (picture.int() + 100).clamp(0, 255)",
     ),
 }
 
@@ -142,6 +199,11 @@ NEVER = {
         "    change.mean().backward()\n    return change\n\n\n"
         "print(type(ratio(nn.Linear(16, 200).bfloat16(), torch.randn(64, 16).bfloat16())))",
         "logits = logits\n",
+    ),
+    "a variable is not assigned to itself": (
+        "clicks = torch.arange(5, dtype=torch.float64) * 1.5 + 1_760_000_000.25\nclicks = clicks.float()\n"
+        "print((clicks[1:] - clicks[:-1]).tolist())",
+        "clicks = clicks\n",
     ),
     "a model that is converted stays converted": (
         "def converted(model):\n    return model.half()\n\n\n"

@@ -1,13 +1,12 @@
 """The findings and casts of one audit, one row for each place."""
 
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from ..._core.base.dtypes import FLOATING
 from ..._show.result import Row
 from .rule import RULES, Finding, Rule, Severity
 from .scope import Scope
@@ -65,6 +64,32 @@ class Cast(Row):
     bytes: int = 0
 
 
+class Conversion(NamedTuple):
+    """A conversion at a place in the text.
+
+    Attributes:
+        file: of the line.
+        line: its number.
+        kind: that of a `Cast`.
+        given: the dtype that came.
+        taken: what it became.
+        calls: the name of what the line calls there.
+        end: where the expression ends, line and column; None where that is not known.
+    """
+
+    file: str
+    line: int
+    kind: str
+    given: torch.dtype
+    taken: torch.dtype
+    calls: str
+    end: tuple[int, int] | None
+
+    @property
+    def place(self) -> tuple[str, int]:
+        return self.file, self.line
+
+
 def _code_of(finding: Finding) -> tuple[str, int, int, int]:
     """The expression that a finding points at."""
     spot = finding.spots[0]
@@ -91,30 +116,13 @@ class Findings:
         """By bytes."""
         return sorted(self._casts.values(), key=lambda row: -row[0].bytes)
 
-    def widened(self) -> list[tuple[str, int]]:
-        """The lines, by file and number, at which code casts floats to wider ones."""
+    def conversions(self) -> list["Conversion"]:
+        """The conversions, each with its place in the text; to be called while the files are what they were."""
+        rows = [(cast, site, site.span) for cast, site in self._casts.values()]
         return [
-            place for cast, place in self._written() if cast.to_dtype.is_floating_point
-            and cast.to_dtype.itemsize > cast.from_dtype.itemsize
+            Conversion(site.file, site.line, cast.kind, cast.from_dtype, cast.to_dtype, site.calls, span and span[1:])
+            for cast, site, span in rows
         ]  # fmt: skip
-
-    def truncated(self) -> list[tuple[str, int]]:
-        """The lines, by file and number, at which code casts floats to integers or bools."""
-        return [place for cast, place in self._written() if cast.to_dtype not in FLOATING]
-
-    def promoted(self) -> list[tuple[str, int]]:
-        """The lines, by file and number, at which float32 becomes float64 though no code says so."""
-        kinds = ("write", "promotion")
-        return [
-            (site.file, site.line) for cast, site in self._casts.values()
-            if cast.kind in kinds and (cast.from_dtype, cast.to_dtype) == (torch.float32, torch.float64)
-        ]  # fmt: skip
-
-    def _written(self) -> Iterator[tuple[Cast, tuple[str, int]]]:
-        """The casts of floats that code writes."""
-        for cast, site in self._casts.values():
-            if cast.kind == "explicit" and cast.from_dtype.is_floating_point:
-                yield cast, (site.file, site.line)
 
     def add(
         self,

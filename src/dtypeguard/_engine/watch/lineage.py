@@ -161,9 +161,14 @@ class _Held:
 
 
 class Lineage:
-    """The nodes of the tensors that are alive."""
+    """The nodes of the tensors that are alive.
+
+    Attributes:
+        results: by line, file and number, the dtype of what was computed there last; None: nobody asks.
+    """
 
     def __init__(self) -> None:
+        self.results: dict[tuple[str, int], torch.dtype] | None = None
         self._of: dict[int, tuple[Callable[[], Tensor | None], Node]] = {}
         self._limit = _SWEEP
 
@@ -191,6 +196,8 @@ class Lineage:
             self._of.pop(id(tensor), None)
 
     def set(self, tensor: Tensor, node: Node) -> None:
+        if self.results is not None:
+            self.results[node.site.key] = node.dtype
         kind = type(tensor)
         if kind is Tensor or (kind is nn.Parameter and not _swaps()) or (kind not in _TORCHS and _is_plain(tensor)):
             known = self._of

@@ -26,7 +26,7 @@ RULE = Rule(
         "an info. `~` on an integer mask flips bits: 1 becomes -2, or 254 in uint8, which counts as true like -1 and "
         "255. A float outside of an integer dtype becomes any number in it."
     ),
-    unsafe=("clamp_first", "wider_integers", "wider_target"),
+    unsafe=("clamp_first", "whole_in_int64", "wider_integers", "wider_target"),
     sampled=True,
     sources=("https://github.com/pytorch/pytorch/issues/24180",),
 )

@@ -166,7 +166,9 @@ def run(folder: str) -> None:
     status, error, raised = 0, "", []
     recording = audit(**of_audit(options))
     report = recording.report
-    merged = report._recorder.findings.merged = set()
+    recorder: Any = report._recorder
+    merged = recorder.findings.merged = set()
+    results = recorder.lineage.results = {}
     watch = _Watch(report, spec)
     try:
         with recording:
@@ -188,9 +190,8 @@ def run(folder: str) -> None:
         "findings": list(report.findings), "status": status, "error": error, "stopped": watch.stopped,
         "raised": [(file, line) for file, line in mine if "site-packages" not in file],
         "operations": report._recorder.operations, "outside": fence.outside,
-        "files": [file for file in loaded if inside(file, copy)], "widened": report._recorder.findings.widened(),
-        "truncated": report._recorder.findings.truncated(), "merged": list(merged),
-        "promoted": report._recorder.findings.promoted(),
+        "files": [file for file in loaded if inside(file, copy)], "merged": list(merged),
+        "casts": recorder.findings.conversions(), "results": results,
     }  # fmt: skip
     with open(os.path.join(folder, "result"), "wb") as stream:
         pickle.dump(result, stream)

@@ -22,7 +22,7 @@ CASTS = {
     torch.float32: "float", torch.float16: "half", torch.bfloat16: "bfloat16", torch.float64: "double",
     torch.int64: "long", torch.int32: "int", torch.bool: "bool", torch.int16: "short", torch.uint8: "byte",
 }  # fmt: skip
-_CASTING = frozenset([*CASTS.values(), "to", "type", "type_as"])
+CASTING = frozenset([*CASTS.values(), "to", "type", "type_as"])
 _FACTORIES = frozenset(
     """tensor as_tensor asarray zeros ones empty full arange linspace logspace eye rand randn zeros_like ones_like
     empty_like full_like rand_like randn_like new_zeros new_ones new_full new_empty new_tensor hann_window
@@ -129,7 +129,7 @@ def cast(at: At, dtype: torch.dtype, text: str | None = None) -> Candidate:
 
 
 def is_cast(source: Source, node: Node) -> bool:
-    return isinstance(node, cst.Call) and source.called(node) in _CASTING and source.on(node) is not None
+    return isinstance(node, cst.Call) and source.called(node) in CASTING and source.on(node) is not None
 
 
 def dtype_argument(source: Source, call: cst.Call) -> cst.Arg | None:
@@ -162,11 +162,10 @@ def retyped(at: At, dtype: torch.dtype) -> Iterator[Candidate]:
                     if copies
                     else [source.without_argument(node, said)]
                 )
-            elif source.shared(node):
-                copy = "" if source.called(inner) == "clone" else ", copy=True"
-                yield [_without_cast(source, inner, node, f".to({dtype_code(dtype, source)}{copy})")]
+            elif source.shared(node) and not _is_fresh(source, inner):
+                yield [uncast(source, inner, node, f".to({dtype_code(dtype, source)}, copy=True)")]
             else:
-                yield [_without_cast(source, inner, node, ".clone()" if _is_snapshot(source, inner, node) else "")]
+                yield [uncast(source, inner, node, ".clone()" if _is_snapshot(source, inner, node) else "")]
         elif source.called(node) in _SHARING and any(source.root(arg.value) in source.written for arg in node.args):
             return  # it must go on to share the memory of what is written to
         elif source.torch() and source.code(node.func) == f"{source.torch()}.Tensor" and len(node.args) == 1:
@@ -182,6 +181,12 @@ def retyped(at: At, dtype: torch.dtype) -> Iterator[Candidate]:
     yield cast(at, dtype)
 
 
+def _is_fresh(source: Source, node: Node) -> bool:
+    """Whether nobody else has what an expression gives."""
+    made = (_FACTORIES - _SHARING) | {"clone"}
+    return isinstance(node, cst.BinaryOperation | cst.UnaryOperation) or source.called(node) in made
+
+
 def _is_snapshot(source: Source, inner: cst.BaseExpression, outer: cst.Call) -> bool:
     """Whether a cast has made a copy of what a model trains, which without it would be the model's own memory."""
     node: Node = inner
@@ -192,7 +197,7 @@ def _is_snapshot(source: Source, inner: cst.BaseExpression, outer: cst.Call) -> 
     return isinstance(node, cst.Name | cst.Attribute | cst.Subscript) and _TRAINED.search(code) is not None
 
 
-def _without_cast(source: Source, inner: cst.BaseExpression, outer: cst.Call, text: str = "") -> Change:
+def uncast(source: Source, inner: cst.BaseExpression, outer: cst.Call, text: str = "") -> Change:
     """What is cast in place of the cast, or with another one; without parentheses that nothing needs then."""
     begin, end = source.extent(inner)
     alone = (

@@ -28,7 +28,7 @@ from ..._show.report.report import AuditReport
 from ..._show.text import number
 
 if TYPE_CHECKING:  # they need libcst
-    from .search import Run
+    from .program import Run
 
 _MADE = re.compile(
     rb"@generated|\bgenerated\b.*\bdo not edit\b|\bdo not edit\b.*\bgenerated\b", re.IGNORECASE | re.DOTALL
@@ -110,8 +110,8 @@ class Mending:
 
     def _mend(self, report: AuditReport, status: int) -> None:
         from .edits import searched, since
+        from .program import Run
         from .runs import Failed, moved, real
-        from .search import Run
 
         unsafe = not self._options.fix or self._options.unsafe_fixes
         first = Run([moved(finding, real) for finding in report.findings], status, report.error or "")

@@ -9,7 +9,8 @@ from ..._core.base.frames import installed, shown
 from ..._show.report.edits import Edit, blocks_of, diff_of, replacements_of
 from ..._show.report.report import AuditReport
 from .code import MOVES
-from .search import Proof, Run, Search
+from .program import Run
+from .search import Proof, Search
 from .source import decode
 
 
@@ -62,7 +63,7 @@ def said(move: str) -> str:
 def unproven(report: AuditReport) -> list[Edit]:
     """What may be written for the findings of a report, best guesses that nobody has run."""
     data = functools.partial(since, report.began)
-    first = Run(list(report.findings), widened=tuple(report._recorder.findings.widened()))
+    first = Run(list(report.findings), casts=tuple(report._recorder.findings.conversions()))
     return searched(first, None, lambda file: installed(file) is None, data=data)[0]
 
 

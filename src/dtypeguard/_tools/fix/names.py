@@ -8,6 +8,8 @@ import libcst as cst
 from .source import Node, Scope, Text, argument
 
 Given = tuple[cst.BaseExpression, int | None]  # a value, or the part of it by its number
+_VIEWS = frozenset("detach view view_as reshape flatten ravel t transpose permute squeeze unsqueeze narrow".split())
+_VIEWS |= frozenset("select expand contiguous requires_grad_ values items enumerate zip reversed".split())
 
 
 class Source(Text):
@@ -82,9 +84,8 @@ class Source(Text):
         code, scope, key = self._bare(name), self.scope(name), self._key(name)
         place = self.range(name).start
         rows: list[tuple[bool, tuple[int, int], Given]] = []
-        for target, given, where in self._assigned:
-            visible = where is scope or self.inside(scope, where) or not isinstance(name, cst.Name)
-            if self._bare(target) == code and visible:
+        for target, given, where in self._assigned.get(code, ()):
+            if where is scope or self.inside(scope, where) or not isinstance(name, cst.Name):
                 start = self.range(target).start
                 near = where is scope and (start.line, start.column) < (place.line, place.column)
                 rows.append((near, (start.line, start.column), given))
@@ -128,7 +129,7 @@ class Source(Text):
     def is_read(self, name: cst.Name) -> bool:
         """Whether what is assigned to a variable at a place is read later, and is the function's own."""
         scope, begin = self.scope(name), self.extent(name)[1]
-        own = [target for target, _, where in self._assigned if where is scope and self._bare(target) == name.value]
+        own = [target for target, _, where in self._assigned.get(name.value, ()) if where is scope]
         params = [*scope.params.params, *scope.params.kwonly_params] if isinstance(scope, cst.FunctionDef) else []
         if not own and name.value not in [param.name.value for param in params] and not isinstance(scope, cst.Module):
             return False
@@ -180,14 +181,61 @@ class Source(Text):
     @functools.cached_property
     def written(self) -> frozenset[str]:
         """The variables whose values are changed in place."""
+        functions = [one for one in self.of(cst.Call) if self.called(one).endswith("_") and self.on(one) is None]
+        given = [name for call in functions for arg in call.args for name in self.below(arg, cst.Name)]
+        return frozenset(map(self.root, [*self._targets, *given]))
+
+    @functools.cached_property
+    def holders(self) -> tuple[list[str], list[str]]:
+        """For each write in place, in the order of the text, the variable whose memory it reaches.
+
+        `self.shadow` for `s.mul_(0.9)` behind `s = self.shadow[name]`, but `s` behind `s = self.shadow[name].float()`,
+        which is a copy. And the same for what calls pass to a function of the file that writes to it.
+        """
+        changed: dict[str, list[int]] = {}  # by function: which arguments it writes to
+        for function in self.of(cst.FunctionDef):
+            own = {self._holder(one) for one in self._targets if self.scope(one) is function}
+            names = [param.name.value for param in function.params.params]
+            places = [number for number, name in enumerate(names) if name in own and name not in ("self", "cls")]
+            changed[function.name.value] = [place - (names[:1] == ["self"]) for place in places]
+        given = [
+            call.args[place].value for call in self.of(cst.Call) for place in changed.get(self.called(call), ())
+            if place < len(call.args)
+        ]  # fmt: skip
+        return [self._holder(one) for one in sorted(self._targets, key=self.extent)], [*map(self._holder, given)]
+
+    @property
+    def _targets(self) -> list[Node]:
+        """What is written to in place."""
         found: list[Node] = [one.target for one in self.of(cst.AugAssign)]
         found += [one.target for one in self.of(cst.AssignTarget) if isinstance(one.target, cst.Subscript)]
         for call in self.of(cst.Call):
-            if self.called(call).endswith("_"):
-                receiver = self.on(call)
-                given = [name for arg in call.args for name in self.below(arg, cst.Name)]
-                found += given if receiver is None else [receiver]
-        return frozenset(map(self.root, found))
+            receiver, out = self.on(call), argument(call, "out")
+            found += [] if out is None else [out.value]
+            if receiver is not None and self.called(call).endswith("_") and not self.called(call).startswith("_"):
+                found.append(receiver)
+        return found
+
+    def _holder(self, node: Node, seen: tuple[Node, ...] = ()) -> str:
+        """The variable whose memory an expression shares; nothing, for what is computed."""
+        if isinstance(node, cst.Subscript):
+            return self._holder(node.value, seen)
+        if isinstance(node, cst.Call):
+            inner = self.on(node) or (node.args[0].value if node.args else None)
+            shares = self.called(node) in _VIEWS or self.called(node).endswith("_")
+            return self._holder(inner, seen) if shares and inner is not None else ""
+        if isinstance(node, cst.BaseSimpleComp):
+            return self._holder(node.elt, seen)
+        if isinstance(node, cst.Attribute) and node.attr.value in ("data", "T", "mT", "grad", "real"):
+            return self._holder(node.value, seen)
+        if not isinstance(node, cst.Name):
+            return self.code(node) if isinstance(node, cst.Attribute) else ""
+        before = self.range(node).start
+        for value, _ in self._set(node)[:1]:
+            place = self.range(value).start
+            if value not in seen and (place.line, place.column) < (before.line, before.column):
+                return self._holder(value, (*seen, value)) or node.value
+        return node.value
 
     def root(self, node: Node) -> str:
         """The variable that an expression is a part of: `average` of `average[name].mul_(0.9)`, `self.mean`."""
@@ -209,7 +257,7 @@ class Source(Text):
         return parent is not None and any(self.root(target.target) in self.written for target in parent.targets)
 
     @functools.cached_property
-    def _assigned(self) -> list[tuple[Node, Given, Scope]]:
+    def _assigned(self) -> dict[str, list[tuple[Node, Given, Scope]]]:
         rows: list[tuple[Node, Given]] = []
         for node in self.nodes:
             if isinstance(node, cst.Assign):
@@ -218,7 +266,10 @@ class Source(Text):
                 rows += _pairs(node.target, node.iter)
             elif isinstance(node, cst.AnnAssign | cst.NamedExpr) and node.value is not None:
                 rows.append((node.target, (node.value, None)))
-        return [(target, given, self.scope(target)) for target, given in rows]
+        found: dict[str, list[tuple[Node, Given, Scope]]] = {}
+        for target, given in rows:
+            found.setdefault(self._bare(target), []).append((target, given, self.scope(target)))
+        return found
 
 
 def _pairs(target: Node, value: cst.BaseExpression) -> Iterator[tuple[Node, Given]]:

@@ -118,21 +118,40 @@ def copy_bits(place: Place, at: At) -> Iterator[Candidate]:
 
 
 _COUNTS = ("sum", "count_nonzero", "bincount")
+_BYTES = (torch.uint8, torch.int8)
 
 
 @move
 def clamp_first(place: Place, at: At) -> Iterator[Candidate]:
     """Clamps to the range of the integers before the cast."""
-    dtype = place.finding.to_dtype
-    if dtype in WIDER_INTEGER:
-        limits = torch.iinfo(dtype)
-        if is_cast(at.source, at.node) and at.source.called(operands(at)[0].node) in _COUNTS:
-            added = at.source.below(at.source.statement(at.node), cst.AugAssign)  # to a total, which is as narrow
-            totals = [At(at.source, value) for one in added for value in at.source.definitions(one.target)[:1]]
-            yield joined([cast(one, torch.int64) for one in [at, *totals]])
-            return
-        for one in operands(at):
-            yield one.source.after(one.node, f".clamp({limits.min}, {limits.max})")
+    dtype, source = place.finding.to_dtype, at.source
+    if dtype not in WIDER_INTEGER:
+        return
+    limits, parts = torch.iinfo(dtype), operands(at)
+    if is_cast(source, at.node) and source.called(parts[0].node) in _COUNTS:
+        added = source.below(source.statement(at.node), cst.AugAssign)  # to a total, which is as narrow
+        totals = [At(source, value) for one in added for value in source.definitions(one.target)[:1]]
+        yield joined([cast(one, torch.int64) for one in [at, *totals]])
+    elif place.finding.from_dtype in FLOATING or (dtype in _BYTES and any(map(_is_arithmetic, parts))):  # a picture
+        yield from (source.after(one.node, f".clamp({limits.min}, {limits.max})") for one in parts)
+
+
+def _is_arithmetic(at: At) -> bool:
+    """Whether integers are computed with `+` and the like, which gives pixels; labels, ids and offsets are not."""
+    values = [at.node, *(one.node for one in origins(at, 1))]
+    return any(True for one in values for _ in at.source.below(one, cst.BinaryOperation))
+
+
+@move
+def whole_in_int64(place: Place, at: At) -> Iterator[Candidate]:
+    """Keeps whole numbers in int64."""
+    given, taken, source = place.finding.from_dtype, place.finding.to_dtype, at.source
+    if given is None or taken is None or given in FLOATING or given.itemsize <= taken.itemsize:
+        return
+    if is_cast(source, at.node):
+        yield from retyped(at, torch.int64)
+    written = [At(source, value) for one in _targets(at) for value in source.definitions(_base(one))[:1]]
+    yield from (cast(one, torch.int64) for one in written if says_dtype(one))
 
 
 @move
@@ -162,16 +181,26 @@ def wider_integers(place: Place, at: At) -> Iterator[Candidate]:
         return
     parts, clamped = used(at), list[Candidate]()
     if (
-        limits is not None
+        dtype is not None
+        and dtype is torch.uint8
         and isinstance(node, cst.BinaryOperation)
         and isinstance(node.operator, cst.Add | cst.Multiply)
     ):
-        back = f".clamp({limits.min}, {limits.max}).to({dtype_code(dtype, source)})" if dtype is not None else ""
+        back = f".clamp(0, 255).to({dtype_code(dtype, source)})"
         clamped = [[*cast(part, place.wide), *source.after(node, back)] for part in parts]
     alone = not isinstance(source.parents[node], cst.BinaryOperation | cst.Attribute)  # a picture, and no part of a sum
-    yield from clamped if alone else ()
+    first = alone and not _is_clamped(at)
+    yield from clamped if first else ()
     yield from each_and_all([cast(part, place.wide) for part in parts])
-    yield from () if alone else clamped
+    yield from () if first else clamped
+
+
+def _is_clamped(at: At) -> bool:
+    """Whether what an expression gives is clamped later, by the name that it has then."""
+    source = at.source
+    clamps = [source.on(call) for call in source.of(cst.Call) if source.called(call) in ("clamp", "clip")]
+    named = [one for one in clamps if isinstance(one, cst.Name)]
+    return any(at.node in source.definitions(one)[:1] for one in named)
 
 
 def _is_number(value: At) -> bool:
@@ -291,20 +320,27 @@ def fitting_target(place: Place, at: At) -> Iterator[Candidate]:
     """Allocates the target in the dtype of what is written to it."""
     source, node, finding = at.source, at.node, place.finding
     dtype = finding.from_dtype if finding.from_dtype not in (None, finding.to_dtype) else torch.float32
-    statement = source.statement(node)
-    targets: list[Node] = [one.target for one in source.below(statement, cst.AssignTarget)]
-    targets += [one.target for one in source.below(statement, cst.AugAssign)]
     receiver = source.on(node) if isinstance(node, cst.Call) else None
-    if dtype is not None and is_cast(source, node) and not targets:
+    if dtype is not None and is_cast(source, node) and not _targets(at):
         yield from retyped(At(source, node), dtype)
-    for target in [*([] if receiver is None else [receiver]), *targets]:
-        base = target.value if isinstance(target, cst.Subscript) else target
+    for base in map(_base, [*([] if receiver is None else [receiver]), *_targets(at)]):
         if isinstance(base, cst.BaseExpression) and dtype is not None:
             for value in source.definitions(base)[:2]:
                 if isinstance(value, cst.Call):  # what is but another name shares its memory, and is to do so
                     yield from retyped(At(source, value), dtype)
             if base is receiver and not source.called(node).endswith("_"):
                 yield cast(At(source, base), dtype)
+
+
+def _targets(at: At) -> list[Node]:
+    """What a line assigns to."""
+    statement = at.source.statement(at.node)
+    assigned: list[Node] = [one.target for one in at.source.below(statement, cst.AssignTarget)]
+    return [*assigned, *(one.target for one in at.source.below(statement, cst.AugAssign))]
+
+
+def _base(target: Node) -> Node:
+    return target.value if isinstance(target, cst.Subscript) else target
 
 
 @move

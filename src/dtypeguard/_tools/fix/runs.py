@@ -19,7 +19,7 @@ from typing import Any
 from ..._engine.watch.rule import Finding
 from ..._engine.watch.spots import Spot
 from .copies import Tree, inside, root_of
-from .search import Run, Texts
+from .program import Run, Texts
 from .source import decode
 
 _GRACE = 30.0  # seconds that a run may take longer than the one before it
@@ -133,8 +133,10 @@ class Runs:
 
         told["findings"] = [moved(finding, home) for finding in told["findings"]]
         told["files"] = tuple(map(home, told["files"]))
-        for name in ("raised", "widened", "truncated", "merged", "promoted"):
+        for name in ("raised", "merged"):
             told[name] = tuple((home(file), line) for file, line in told[name])
+        told["casts"] = tuple(one._replace(file=home(one.file)) for one in told["casts"])
+        told["results"] = {(home(file), line): dtype for (file, line), dtype in told["results"].items()}
         run = Run(**told, lines=out.splitlines())
         shutil.rmtree(folder, ignore_errors=True)
         return run

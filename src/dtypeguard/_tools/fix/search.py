@@ -1,13 +1,11 @@
 """Which edits help: candidates are tried by running the program with them, the audit judges."""
 
 import contextlib
-import difflib
 import itertools
 import math
 import operator
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import libcst as cst
 import torch
@@ -15,118 +13,31 @@ import torch
 from ..._core.base.dtypes import FLOATING, HALF
 from ..._core.base.frames import installed
 from ..._engine.watch.rule import RULES, Finding, Severity
-from ..._engine.watch.selection import reaches
 from ..._show.report.causes import Cause, causes_of
 from . import blocks, classes, moves, numbers, training
 from .code import MOVES, Candidate, Place
+from .finish import WAYS, Edited, Way, all_operands
 from .names import Source
-from .source import Change, Unfit, apply
+from .outputs import near, skeletons_agree
+from .program import Run, State, Texts
+from .source import Change, Unfit
 
 ALL = (blocks, classes, moves, numbers, training)  # importing them enters their moves
 _TRIES = 24  # candidates for one cause
+_TRIES_MORE = 4  # to make an edit whole
 _DEPTH = 3  # edits that one cause may need
 _RUNS = 40  # of the program, for one cause
-_NUMBER = re.compile(
-    r"(?<![\w.])[-+]?(?:(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|(?:nan|inf)\b)|\b(?:True|False)\b|0x[0-9a-f]+"
-)
-_KIND = r"(?:torch\.)?(?:b?float(?:16|32|64)|int(?:8|16|32|64)|uint8|bool|complex(?:64|128))\b"
-_DTYPE = re.compile(rf"(, dtype={_KIND})|\b{_KIND}")
-_BEFORE_IT_ENDS = 3  # lines that a program may print of the exception that ends it
 # The faults that make no number wrong by themselves: an edit that is safe leaves what is printed, nearly.
 _KEPT = frozenset("DG101 DG103 DG110 DG201 DG202 DG203 DG205 DG206 DG209 DG303 DG306".split())
 # Those where the program may be right as it is: there each digit stays, and no other edit is needed for it.
 _EXACT = frozenset(["DG103"])
 _NEARLY = 0.02
-_WHOLE = 2.0**24  # from here on float32 has not all whole numbers
 _LATER = {"DG103": -1, "DG102": 1, "DG108": 1, "DG105": 1, "DG110": 2, "DG201": 2, "DG203": 2, "DG205": 2}
 
 # Where one of these is found, others may be what comes of it, and are mended there.
 _ROOTS = frozenset(["DG102", "DG501", "DG503", "DG504", "DG602"])
 
-Texts = Mapping[str, str]
-
-
-@dataclass
-class Run:
-    """What a run of the program came to.
-
-    Attributes:
-        findings: what the audit found.
-        status: the exit status.
-        error: the exception that ended it, or nothing.
-        raised: the user's lines at which that was raised, file and number, the outermost first.
-        lines: what it printed.
-        stopped: whether it was stopped, since it had run for long enough.
-        operations: how many operations it ran.
-        outside: what it tried to write outside of its copy.
-        files: the files of the working tree that it has loaded.
-        widened: the lines, file and number, at which it casts floats to wider ones.
-        truncated: the lines at which it casts floats to integers or bools.
-        promoted: the lines at which float32 becomes float64 though no code says so.
-        merged: the lines at which it casts float64 to float32, which has too few digits for the values.
-    """
-
-    findings: list[Finding]
-    status: int = 0
-    error: str = ""
-    raised: tuple[tuple[str, int], ...] = ()
-    lines: list[str] = field(default_factory=list)
-    stopped: bool = False
-    operations: int = 0
-    outside: str = ""
-    files: tuple[str, ...] = ()
-    widened: tuple[tuple[str, int], ...] = ()
-    truncated: tuple[tuple[str, int], ...] = ()
-    merged: tuple[tuple[str, int], ...] = ()
-    promoted: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def bad(self) -> list[Finding]:
-        return [finding for finding in self.findings if reaches(finding.severity, Severity.WARNING.value)]
-
-
 Runner = Callable[[Texts], Run]
-
-
-@dataclass(frozen=True)
-class State:
-    """The program with some edits: the texts of files, and for each line which one it was."""
-
-    texts: Texts
-    lines: Mapping[str, list[int]]
-
-    def was(self, file: str, line: int) -> int:
-        """The number that a line had before the edits; of a new one, that of the line before."""
-        known = self.lines.get(file, ())
-        return known[line - 1] if 0 < line <= len(known) else line
-
-    def key(self, finding: Finding) -> tuple[str, str | None, int]:
-        return finding.rule, finding.file, self.was(finding.file or "", finding.line or 0)
-
-    def numbers(self, file: str, text: str) -> list[int]:
-        """For each line of a text which one it was at first."""
-        return self.lines.get(file) or [*range(1, text.count("\n") + 2)]
-
-    def edited(self, changes: Candidate, original: Callable[[str], str]) -> "State":
-        texts, lines = dict(self.texts), dict(self.lines)
-        for file in {change.file for change in changes}:
-            before = texts.get(file) or original(file)
-            own = [change for change in changes if change.file == file]
-            texts[file] = apply(before, own)
-            compile(texts[file], file, "exec", dont_inherit=True)
-            lines[file] = _first_lines(before, texts[file], lines.get(file))
-        return State(texts, lines)
-
-
-def _first_lines(before: str, after: str, known: list[int] | None) -> list[int]:
-    """For each line of a text which line it was in the one before, and so in the first."""
-    old, new = before.split("\n"), after.split("\n")
-    found: list[int] = []
-    for kind, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        for number in range(d - c):
-            at = min(a + number, b - 1) if kind != "insert" else max(a - 1, 0)
-            found.append(known[at] if known and at < len(known) else at + 1)
-    return found
 
 
 @dataclass(frozen=True)
@@ -212,10 +123,17 @@ class Search:
         yield from packages if "unsafe" in kinds else ()
 
     def _edits(self, cause: Cause, state: State, kinds: tuple[str, ...], depth: int) -> Iterator[tuple[str, State]]:
-        """The candidates, as the program with them; without those that are no Python."""
+        """The candidates, as the program with them; without those that are no Python, or keep writes from a tensor."""
         for name, changes in self.candidates(cause, state, kinds, depth):
             with contextlib.suppress(SyntaxError, ValueError):
-                yield name, state.edited(changes, self._read)
+                edited = state.edited(changes, self._read)
+                if not any(self._writes_to_copy(file, state, edited) for file in {one.file for one in changes}):
+                    yield name, edited
+
+    def _writes_to_copy(self, file: str, state: State, edited: State) -> bool:
+        """Whether something is written to a copy that was written to a stored tensor before."""
+        held = (self._source(file, one).holders for one in (state, edited))
+        return any(len(before) == len(after) and before != after for before, after in zip(*held, strict=True))
 
     # ------------------------------------------------------------ search
 
@@ -246,6 +164,8 @@ class Search:
         if found is None:
             return False
         moves, state, run = found
+        if self._run is not None:
+            state, run = self._finished(cause, state, run)
         keys = {state.key(finding) for finding in run.bad}
         gone = [(self.state.key(f), f) for f in self.last.bad if self.state.key(f) not in keys]
         if not gone:  # a later edit took back what an earlier one did
@@ -254,6 +174,39 @@ class Search:
         self.proofs.append(Proof(moves, tuple(findings), self.state, state))
         self.state, self.last = state, run
         return True
+
+    def _finished(self, cause: Cause, state: State, run: Run) -> tuple[State, Run]:
+        """An edit that helps, made whole: see `finish`."""
+        for way in WAYS:
+            for _ in range(_DEPTH):
+                better = next(self._better(way, cause, state, run), None)
+                if better is None:
+                    break
+                state, run = better
+        return state, run
+
+    def _better(self, way: Way, cause: Cause, state: State, run: Run) -> Iterator[tuple[State, Run]]:
+        nearly = 0.0 if cause.rule in _EXACT else math.inf if way is all_operands else _NEARLY
+        for file in [file for file, text in state.texts.items() if text != self.state.texts.get(file)]:
+            tried = list(way(self._edited(file, state, run)))[:_TRIES_MORE]
+            for changes in filter(None, tried):
+                with contextlib.suppress(SyntaxError, ValueError):
+                    edited = state.edited(changes, self._read)
+                    ran = self._run_with(edited.texts)
+                    keys = {edited.key(finding) for finding in ran.findings}
+                    if (
+                        not self._writes_to_copy(file, state, edited)
+                        and keys <= {state.key(finding) for finding in run.findings}
+                        and self._judge(cause, self.state, self.last, edited, ran) == []
+                        and self._numbers_agree(run, ran, nearly)
+                        and len(list(way(self._edited(file, edited, ran)))) < len(tried)
+                    ):
+                        yield edited, ran
+
+    def _edited(self, file: str, state: State, run: Run) -> Edited:
+        old, new = (self._text_of(file, one).split("\n") for one in (self.state, state))
+        written = frozenset(number for number, line in enumerate(new, 1) if line not in old)
+        return Edited(self._source(file, state), self.state, state, self.last, run, written)
 
     def _guess(
         self, causes: list[Cause], state: State, base: Run, kinds: tuple[str, ...], depth: int
@@ -324,15 +277,15 @@ class Search:
 
     def _output_agrees(self, base: Run, run: Run) -> bool:
         """Whether a run prints what the one before did, but for what differs from run to run."""
-        if _skeletons_agree(base, run, base.lines, run.lines):
+        if skeletons_agree(base, run, base.lines, run.lines):
             return True
-        return _skeletons_agree(base, run, *self._without_noise(base, run))
+        return skeletons_agree(base, run, *self._without_noise(base, run))
 
     def _numbers_agree(self, base: Run, run: Run, nearly: float) -> bool:
         """Whether it prints nearly the same numbers; what a runner of tests prints is told by its status."""
         if base.status and not base.error:
             return True
-        return _near(base.lines, run.lines, nearly) or _near(*self._without_noise(base, run), nearly)
+        return near(base.lines, run.lines, nearly) or near(*self._without_noise(base, run), nearly)
 
     def _touches(self, cause: Cause, state: State, edited: State) -> bool:
         """Whether a cause is at a line that an edit has written, or its dtype comes from there."""
@@ -360,7 +313,7 @@ class Search:
             return None
         # Digits that cancel are lost in what is added up, and nobody sees it in float64.
         before, after = (
-            {(file, which.was(file, line)) for file, line in one.promoted}
+            {(file, which.was(file, line)) for file, line in one.promoted(torch.float32, torch.float64)}
             for which, one in ((state, base), (edited, run))
         )
         if cause.rule == "DG902" and after - before:
@@ -400,50 +353,6 @@ def _same_place(state: State, base: Run, edited: State, run: Run) -> bool:
         for which, one in ((state, base), (edited, run))
     ]
     return bool(base.error) and places[0] == places[1]
-
-
-def _skeletons_agree(base: Run, run: Run, before: Sequence[str], after: Sequence[str]) -> bool:
-    """Whether a run prints what the one before did, but for numbers and names of dtypes; more, if that ended early.
-
-    A runner of tests, whose status tells that some fail, prints less where more of them pass.
-    """
-    if base.status and not base.error and run.status in (0, base.status):
-        return True
-    if _count_nonfinite(after) > _count_nonfinite(before):
-        return False
-    old, new = (list(map(_skeleton, lines)) for lines in (before, after))
-    if run.error or run.stopped or base.stopped:
-        return old[: len(new)] == new or new[: len(old)] == old
-    if base.error:
-        return any(
-            new[: len(old) - more] == old[: len(old) - more] for more in range(min(_BEFORE_IT_ENDS, len(old)) + 1)
-        )
-    return new == old
-
-
-def _skeleton(line: str) -> str:
-    """A line without its numbers and dtypes; the dtype of a tensor is only printed where it is not the default."""
-    plain = _DTYPE.sub(lambda found: "" if found[1] else "D", line)
-    return re.sub(r"\s+|(?<=0)\.(?=[,\])])", "", _NUMBER.sub("0", plain))
-
-
-def _near(old: Sequence[str], new: Sequence[str], nearly: float) -> bool:
-    """Whether the numbers in lines are nearly the same."""
-    for one, other in zip(old, new, strict=False):
-        for a, b in zip(_NUMBER.findall(one), _NUMBER.findall(other), strict=False):
-            try:
-                x, y = float(a.replace("_", "")), float(b.replace("_", ""))
-            except ValueError:  # True, 0x7f
-                continue
-            least = 0.0 if x.is_integer() and abs(x) > _WHOLE and "." not in a else nearly  # an id, a time
-            if abs(x - y) > least * max(abs(x), abs(y), 1e-6) and math.isfinite(x):
-                return False
-    return True
-
-
-def _count_nonfinite(lines: Iterable[str]) -> int:
-    """How many infinite values and NaN were printed."""
-    return sum(len(re.findall(r"\b(?:nan|inf)\b", line)) for line in lines)
 
 
 def _comes_of(cause: Cause, root: Cause) -> bool:

@@ -1,0 +1,141 @@
+"""What is done to an edit that helps: what it does not need goes, and functions return the dtype that they returned."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+import torch
+
+from ..._core.base.dtypes import HALF
+from .code import (
+    WIDER_INTEGER,
+    At,
+    Candidate,
+    cast,
+    casts_in,
+    dtype_code,
+    in_function,
+    is_cast,
+    joined,
+    names_in,
+    retyped,
+    spelt,
+    uncast,
+)
+from .names import Source
+from .program import Run, State
+from .source import Node, Scope
+
+
+@dataclass(frozen=True)
+class Edited:
+    """A file before and after an edit that helps, with what the runs of both came to.
+
+    Attributes:
+        source: the file with the edit.
+        before: the program without it.
+        after: the program with it.
+        base: what ran before.
+        run: what ran with the edit.
+        written: the lines that are the edit's, by their numbers.
+    """
+
+    source: Source
+    before: State
+    after: State
+    base: Run
+    run: Run
+    written: frozenset[int]
+
+    def lines(self, node: Node) -> range:
+        place = self.source.range(node)
+        return range(place.start.line, place.end.line + 1)
+
+    def wrote(self, node: Node) -> bool:
+        return not self.written.isdisjoint(self.lines(node))
+
+    def narrowed(self, node: Node) -> torch.dtype | None:
+        """The dtype of what an expression gave before the edit, if that was narrower than it is with it."""
+        file, numbers = self.source.file, self.lines(node)
+        found = [self.run.results[file, line] for line in numbers if (file, line) in self.run.results]
+        was = {self.after.was(file, line) for line in numbers}
+        known = self.base.results.items()
+        old = [dtype for (where, line), dtype in known if where == file and self.before.was(file, line) in was]
+        if not found or not old or len({*found}) > 1 or len({*old}) > 1:
+            return None
+        narrow = old[0] in HALF if found[0].is_floating_point else old[0] in WIDER_INTEGER
+        same = old[0].is_floating_point == found[0].is_floating_point
+        return old[0] if narrow and same and old[0].itemsize < found[0].itemsize else None
+
+
+def without_needless(edited: Edited) -> Iterator[Candidate]:
+    """Without casts that cast nothing, and without assignments of a variable to itself."""
+    source, run = edited.source, edited.run
+    done = [one for one in run.casts if one.file == source.file and one.kind == "explicit"]
+    for call in source.of(cst.Call):
+        inner, place = source.on(call), source.range(call)
+        new = is_cast(source, call) and not call.args and edited.wrote(call)
+        ran = (source.file, place.start.line) in run.results
+        casts = any(
+            one.end == (place.end.line, place.end.column) if one.end else one.line in edited.lines(call) for one in done
+        )
+        if new and ran and inner is not None and not casts:
+            yield [uncast(source, inner, call)]
+    for assign in source.of(cst.Assign):
+        same = len(assign.targets) == 1 and source.code(assign.targets[0].target) == source.code(assign.value)
+        if same and edited.wrote(assign):
+            yield [source.without(source.statement(assign))]
+
+
+def all_operands(edited: Edited) -> Iterator[Candidate]:
+    """With the other operands too, where a line mixes what the edit has widened with what is half as it was."""
+    source, file = edited.source, edited.source.file
+    before = {edited.before.was(file, line) for line in _mixing(edited.base, file)}
+    for line in sorted(_mixing(edited.run, file)):
+        statement = source.statement_at(line) if edited.after.was(file, line) not in before else None
+        if statement is None or edited.wrote(statement):
+            continue
+        names = [one.node for one in names_in(At(source, statement)) if isinstance(one.node, cst.BaseExpression)]
+        made = [value for name in names for value in source.definitions(name)[:1]]
+        made = [value for value in made if source.scope(value) is source.scope(statement)]
+        inside = isinstance(source.scope(statement), cst.FunctionDef)  # else it may be what the program is given
+        if inside and any(edited.wrote(value) and _is_born_wide(source, value) for value in made):
+            rest = [At(source, value) for value in made if not edited.wrote(value)]
+            calls = [call for one in rest for call in casts_in(one, torch.float32)]
+            yield joined([next(retyped(call, torch.float32), []) for call in calls])
+
+
+def _is_born_wide(source: Source, value: Node) -> bool:
+    """Whether an expression is wide without a cast, which would only be for what that line computes."""
+    return not any(is_cast(source, call) for call in source.below(value, cst.Call))
+
+
+def _mixing(run: Run, file: str) -> set[int]:
+    """The lines at which float32 and half meet."""
+    return {line for half in HALF for where, line in run.promoted(half, torch.float32) if where == file}
+
+
+def same_results(edited: Edited) -> Iterator[Candidate]:
+    """Casts back what a function returns: where it is computed, else where it is returned."""
+    source = edited.source
+    functions: list[Scope] = [*source.of(cst.FunctionDef), *source.of(cst.Lambda)]
+    for function in functions:
+        inner = [one.value for one in source.below(function, cst.Return) if source.scope(one) is function]
+        inner += [function.body] if isinstance(function, cst.Lambda) else []
+        given = [(value, edited.narrowed(value)) for value in inner if value is not None]
+        narrow = {dtype for _, dtype in given if dtype is not None}
+        if len(narrow) != 1 or not edited.wrote(function):
+            continue
+        (dtype,) = narrow
+        values = [one.value for one in source.below(function, cst.Assign) if edited.wrote(one)]
+        values += [value for value, changed in given if changed is not None]
+        for value in values:
+            at = At(source, value)
+            for text in in_function(at) if dtype in HALF else [f".to({dtype_code(dtype, source)})"]:
+                yield source.after(value, text)
+            if dtype in HALF:
+                yield cast(at, dtype, spelt(dtype, source))
+
+
+Way = Callable[[Edited], Iterator[Candidate]]
+WAYS: tuple[Way, ...] = (all_operands, without_needless, same_results)

@@ -1,0 +1,113 @@
+"""A program with edits: its texts, and what a run of it came to."""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from ..._core.base.dtypes import FLOATING
+from ..._engine.watch.findings import Conversion
+from ..._engine.watch.rule import Finding, Severity
+from ..._engine.watch.selection import reaches
+from .code import CASTING, Candidate
+from .source import apply
+
+Texts = Mapping[str, str]
+
+
+@dataclass
+class Run:
+    """What a run of the program came to.
+
+    Attributes:
+        findings: what the audit found.
+        status: the exit status.
+        error: the exception that ended it, or nothing.
+        raised: the user's lines at which that was raised, file and number, the outermost first.
+        lines: what it printed.
+        stopped: whether it was stopped, since it had run for long enough.
+        operations: how many operations it ran.
+        outside: what it tried to write outside of its copy.
+        files: the files of the working tree that it has loaded.
+        casts: its conversions.
+        results: by line, file and number, the dtype of what was computed there last.
+        merged: the lines at which it casts float64 to float32, which has too few digits for the values.
+    """
+
+    findings: list[Finding]
+    status: int = 0
+    error: str = ""
+    raised: tuple[tuple[str, int], ...] = ()
+    lines: list[str] = field(default_factory=list)
+    stopped: bool = False
+    operations: int = 0
+    outside: str = ""
+    files: tuple[str, ...] = ()
+    casts: tuple[Conversion, ...] = ()
+    results: Mapping[tuple[str, int], torch.dtype] = field(default_factory=dict)
+    merged: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def bad(self) -> list[Finding]:
+        return [finding for finding in self.findings if reaches(finding.severity, Severity.WARNING.value)]
+
+    @property
+    def widened(self) -> list[tuple[str, int]]:
+        """The lines at which code casts floats to wider ones."""
+        return [
+            one.place for one in self.casts if one.kind == "explicit" and one.given.is_floating_point
+            and one.taken.is_floating_point and one.taken.itemsize > one.given.itemsize
+        ]  # fmt: skip
+
+    @property
+    def truncated(self) -> list[tuple[str, int]]:
+        """The lines at which code casts floats to integers or bools."""
+        explicit = [one for one in self.casts if one.kind == "explicit" and one.calls in CASTING]
+        return [one.place for one in explicit if one.given.is_floating_point and one.taken not in FLOATING]
+
+    def promoted(self, given: torch.dtype, taken: torch.dtype) -> list[tuple[str, int]]:
+        """The lines at which one dtype becomes another though no code says so."""
+        kinds = ("write", "promotion")
+        return [one.place for one in self.casts if one.kind in kinds and (one.given, one.taken) == (given, taken)]
+
+
+@dataclass(frozen=True)
+class State:
+    """The program with some edits: the texts of files, and for each line which one it was."""
+
+    texts: Texts
+    lines: Mapping[str, list[int]]
+
+    def was(self, file: str, line: int) -> int:
+        """The number that a line had before the edits; of a new one, that of the line before."""
+        known = self.lines.get(file, ())
+        return known[line - 1] if 0 < line <= len(known) else line
+
+    def key(self, finding: Finding) -> tuple[str, str | None, int]:
+        return finding.rule, finding.file, self.was(finding.file or "", finding.line or 0)
+
+    def numbers(self, file: str, text: str) -> list[int]:
+        """For each line of a text which one it was at first."""
+        return self.lines.get(file) or [*range(1, text.count("\n") + 2)]
+
+    def edited(self, changes: Candidate, original: Callable[[str], str]) -> "State":
+        texts, lines = dict(self.texts), dict(self.lines)
+        for file in {change.file for change in changes}:
+            before = texts.get(file) or original(file)
+            own = [change for change in changes if change.file == file]
+            texts[file] = apply(before, own)
+            compile(texts[file], file, "exec", dont_inherit=True)
+            lines[file] = _first_lines(before, texts[file], lines.get(file))
+        return State(texts, lines)
+
+
+def _first_lines(before: str, after: str, known: list[int] | None) -> list[int]:
+    """For each line of a text which line it was in the one before, and so in the first."""
+    old, new = before.split("\n"), after.split("\n")
+    found: list[int] = []
+    for kind, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        for number in range(d - c):
+            at = min(a + number, b - 1) if kind != "insert" else max(a - 1, 0)
+            found.append(known[at] if known and at < len(known) else at + 1)
+    return found
