@@ -243,3 +243,22 @@ def test_a_region_that_a_function_leaves_open_is_told():
     with audit(select="DG209") as report, half:
         linear(torch.ones(3, 4))
     assert report.findings == []
+
+
+def test_a_region_that_is_left_open_and_spoils_values_is_a_warning():
+    amp, linear = torch.autocast("cpu", dtype=F16), nn.Linear(3, 3)
+
+    def embed(x):
+        amp.__enter__()
+        return linear(x).float()
+
+    try:
+        with audit(values=True) as report:
+            phi = 30 * torch.ones(200, 3) + 0 * embed(torch.ones(200, 3))
+            (phi.T @ phi).tolist()
+    finally:
+        amp.__exit__(None, None, None)
+    (found,) = [finding for finding in report.findings if finding.rule == "DG209"]
+    assert found.severity == "warning"
+    assert "spoils values" in found.message
+    assert any("autocast is on there since" in finding.fix + finding.message for finding in report.findings)

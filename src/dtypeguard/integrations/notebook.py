@@ -22,7 +22,7 @@ from .._show.report.edits import Edit
 from .._show.report.report import AuditReport
 from .._tools.audit.audit import audit
 from .._tools.fix.edits import searched
-from .._tools.fix.search import Run
+from .._tools.fix.program import Run
 
 
 def load_ipython_extension(shell: Any) -> None:
