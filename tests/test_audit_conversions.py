@@ -695,3 +695,11 @@ def test_an_odd_tensor_is_no_fault_of_the_audit(kind):
     assert watched == alone
     assert report.faults == []
     assert report.to_dict()["operations"] > 0
+
+
+@pytest.mark.parametrize("operation", [lambda old: old * 2, lambda old: old * old, lambda old: old + old])
+def test_integers_that_are_older_than_the_audit_wrap_too(operation):
+    old = torch.full((8,), 200, dtype=torch.uint8)
+    with dtypeguard.audit() as report:
+        operation(old)
+    assert [finding.rule for finding in report.findings] == ["DG109"]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..._engine.integers import IN_PLACE, INTEGERS, OUT_OF_PLACE, PRODUCTS, exact, outside
 from ..._engine.ops import NARROW, operator_of
-from ..._engine.watch.lineage import Debt
+from ..._engine.watch.lineage import FIRST, Debt
 from .._kit import LARGEST, Node, Op, Recorder, Rule, Severity, Suspect, name_of, on, readable
 from ._writes import expression, source_of
 
@@ -134,7 +134,7 @@ def _is_meant(event: Op, audit: Recorder) -> bool:
     for node in map(audit.lineage.get, event.inputs):
         if node is None:
             continue
-        nodes = list(node.ancestors(most=_NEAR))
+        nodes = [ancestor for ancestor in node.ancestors(most=_NEAR) if ancestor.op != FIRST]  # older than the audit
         again = next((n for n, ancestor in enumerate(nodes) if ancestor.site is event.site), None)
         if again is not None and (multiplies or any(ancestor.op == "mul" for ancestor in nodes[:again])):
             return True
