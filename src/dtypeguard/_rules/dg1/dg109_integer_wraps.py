@@ -22,10 +22,11 @@ RULE = Rule(
     why=(
         "Integer arithmetic is modulo the range of the dtype: 3 - 5 in uint8 is 254, 300 * 300 in int16 24464, 128**9 "
         "in int64 negative. Hashes and random numbers want that: large odd factors, and what goes on to operations on "
-        "bits, or of int64 to a remainder, are no finding, but for a product of two numbers below m that is taken modulo "
-        "m too late, and bits that are shifted by more than there are; a sum of bytes that is cast to uint8, as "
-        "checksums are, is an info. `~` on an integer mask flips bits: 1 becomes -2, or 254 in uint8, which counts as true like -1 and "
-        "255. A float outside of an integer dtype becomes any number in it."
+        "bits, or of int64 to a remainder, are no finding, but for a product of two numbers below m that is taken "
+        "modulo m too late, and bits that are shifted by more than there are; a sum of bytes that is cast to uint8, as "
+        "checksums are, is an info. `~` on an integer mask flips bits: 1 becomes -2, or 254 in uint8, which counts as "
+        "true like -1 and 255. `True + True` in bool is True, so votes that are counted in it are at most one. "
+        "A float outside of an integer dtype becomes any number in it."
     ),
     unsafe=("clamp_first", "wider_integers", "wider_target"),
     sampled=True,
@@ -258,7 +259,7 @@ def mask_used(event: Op, audit: Recorder) -> None:
         return
     for tensor in found:
         inverted = _inversion_behind(audit.lineage.get(tensor))
-        if inverted is not None and not inverted.said:
+        if inverted is not None and not isinstance(inverted, Votes) and not inverted.said:
             inverted.said = True
             inverted.suspect.find(audit)
 
@@ -268,11 +269,59 @@ def _is_mask_of(tensor: Tensor, index: Tensor) -> bool:
 
 
 def _inversion_behind(node: Node | None) -> Inverted | None:
-    while node is not None and node.op in _COPIES:
-        if isinstance(node.cause, Inverted):
-            return node.cause
-        node = node.parents[0] if node.parents else None
-    return None
+    while node is not None and not isinstance(node.cause, Inverted):
+        node = node.parents[0] if node.parents and node.op in _COPIES else None
+    return None if node is None else node.cause
+
+
+# ---------------------------------------------------------------- votes
+
+_AGAIN = 3  # times that a line adds, as in a loop
+_ORDERS = "argmax argmin topk sort argsort max".split()
+
+
+@dataclass
+class Votes(Inverted):
+    """Sums in bool: a mask, unless they are compared as numbers."""
+
+    count: int = 0
+
+
+@on("before", RULE, ops=["add_"])
+def votes_before(args: Any, audit: Recorder) -> Any:
+    target, other = args[:2]
+    bools = isinstance(other, Tensor) and target.dtype is other.dtype is torch.bool
+    return target & other if bools and readable(target) and 1 < target.numel() <= LARGEST else None
+
+
+@on("after", RULE, ops=["add_"])
+def votes_added(event: Op, audit: Recorder) -> None:
+    """`votes += hit`; that of two masks is the union of them."""
+    for both in event.kept or ():
+        node = audit.lineage.get(event.out)
+        if isinstance(both, Tensor) and event.out.dtype is torch.bool and node is not None:
+            known = audit.state(Elections).lines
+            detail = f"{int(both.sum())} of {both.numel()} sums are of True and True, which is True in bool"
+            if event.site not in known:
+                advice = "make what is written to with `dtype=torch.int64`; of masks write `|=`"
+                known[event.site] = Votes(_wrapping(event, detail, advice, audit))
+            votes = known[event.site]
+            votes.count += bool(both.any())
+            votes.suspect.facts["detail"] = detail
+            node.cause = votes
+
+
+@dataclass
+class Elections:
+    lines: dict[Any, Votes] = field(default_factory=dict)
+
+
+@on("after", RULE, ops=_ORDERS)
+def votes_compared(event: Op, audit: Recorder) -> None:
+    votes = _inversion_behind(audit.lineage.get(event.inputs[0]))
+    if isinstance(votes, Votes) and votes.count >= _AGAIN and not votes.said:
+        votes.said = True
+        votes.suspect.find(audit)
 
 
 # ---------------------------------------------------------------- casts
