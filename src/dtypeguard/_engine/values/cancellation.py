@@ -155,7 +155,7 @@ def are_data(operands: Iterable[Any], incoming: list[Incoming]) -> bool:
 
 def prepares(op: Operator, args: Any, incoming: list[Incoming]) -> bool:
     """Whether its result is data still: a part of them, shifted or scaled by others."""
-    linear = op.cancels in (Cancels.DIFFERENCE, Cancels.NUMERATOR) or op.name == "mul"
+    linear = op.cancels in (Cancels.DIFFERENCE, Cancels.NUMERATOR) or op.name in ("mul", "cumsum")
     by_number = bool(incoming) or not all(isinstance(one, Tensor) for one in args[:2])
     return (op.exact or (linear and by_number)) and all(one.held.data for one in incoming)
 

@@ -20,6 +20,10 @@ _MASKED = -1e4  # a score that is less was masked: which of these is chosen does
 _BETWEEN = frozenset(["bucketize", "searchsorted"])  # which look for a place between others
 _MOVED = 0.1  # of the values that are looked for: those beside another place, if that is no mere resolution
 _FAR = 0.05  # of an axis, for a value that is sorted
+_CLOSE = 0.01  # to a whole number
+_CROWDED = 0.2  # of the places of what is ranked
+_NEAR = 16  # lines back, to the last choice
+_COUNTS = frozenset(["sum", "count_nonzero"])
 _KEPT = 64  # tensors of whole numbers
 _BOUNDS = frozenset("clamp clamp_min clamp_max minimum maximum nan_to_num".split())
 WHOLE = frozenset("round floor ceil trunc fix".split())
@@ -44,6 +48,8 @@ class Choices:
         self.whole = self.rounds = False
         # By storage: floats that a program has rounded, how, what they would have been before, and where they are from.
         self._rounded: dict[int, tuple[weakref.ref[Any], Any, Tensor, Row | None]] = {}
+        # By storage: comparisons of many values with one each, what they would be, and their row.
+        self._ranks: dict[int, tuple[weakref.ref[Any], Tensor, Row]] = {}
 
     # ------------------------------------------------------------ whole numbers
 
@@ -107,7 +113,8 @@ class Choices:
         """Integers, or results of comparisons; `exact` is what they were made of, and `meant` that each one counts."""
         differ = out != other
         if out.dtype is not torch.bool and exact.shape == out.shape:  # otherwise they are places
-            whole = ((exact - exact.round()).abs() <= 1e-6 * exact.abs()).reshape(differ.shape)
+            close = (1e-6 * exact.abs()).clamp(max=_CLOSE if exact.dtype is torch.float64 else math.inf)
+            whole = ((exact - exact.round()).abs() <= close).reshape(differ.shape)
             if meant:
                 whole = torch.ones_like(whole)
             if 2 * int(whole.sum()) > whole.numel():  # numbers that are meant to be whole
@@ -117,6 +124,8 @@ class Choices:
                     self.spoil.add(row)
             elif row.name not in _BETWEEN or int(differ.sum()) <= _MOVED * differ.numel():
                 differ = (out.double() - other.double()).abs() > 1  # a quantizer rounds: one unit is its resolution
+                if row.dtype is torch.float64:  # fixed point, of data that were rounded before
+                    return
         _enter(row, differ, out, other, out.numel())
 
     # ------------------------------------------------------------ places
@@ -131,7 +140,9 @@ class Choices:
             mine, theirs = (shadow.gather(axis, i if keeps else i.unsqueeze(axis)) for i in (out, best))
         _enter(row, _others(mine, theirs), out, best, out.numel())
 
-    def picked(self, op: Operator, args: Any, kwargs: Any, out: Any, row: Row) -> None:
+    def picked(self, op: Operator, args: Any, kwargs: Any, out: Any, row: Row, node: Any) -> None:
+        """Places with their values; `node` is the line of what they were picked of."""
+        row.leads = node is not None and any(one.site is row.site for one in node.ancestors(_NEAR))
         held = self._memory.get(args[0])
         if held is None:
             return
@@ -165,6 +176,29 @@ class Choices:
             first = int(rows.nonzero()[0])
             here, there = (set(one.reshape(-1, one.shape[-1])[first].tolist()) for one in (out, best))
             row.changed = row.other_place = next(iter(here - there), 0), next(iter(there - here), 0)
+
+    def ranks(self, inputs: list[Tensor], out: Tensor, other: Tensor, row: Row) -> None:
+        """Many values were compared with one each; how many are larger is its rank."""
+        if any(1 < one.numel() < out.numel() for one in inputs):
+            if len(self._ranks) >= _KEPT:
+                self._ranks.clear()
+            storage = out.untyped_storage()
+            self._ranks[storage._cdata] = weakref.ref(storage), other, row
+
+    def counted(self, op: Operator, args: Any, kwargs: Any, out: Any) -> None:
+        """Ranks: ties change these more than comparisons, of which most are far from a draw."""
+        if not self._ranks or op.name not in _COUNTS or not args or not isinstance(args[0], Tensor):
+            return
+        storage = args[0].untyped_storage()
+        known = self._ranks.pop(storage._cdata, None)
+        if known is None or known[0]() is not storage or known[1].shape != args[0].shape or out.numel() < 2:
+            return
+        ranks = _again(op, known[1], args[1:], kwargs)
+        moved = (out - ranks).abs()
+        if int(moved.sum()) > _CROWDED * int((ranks + 1).sum()):
+            known[2].ranks = int((moved > 0).sum()), moved.numel()
+            place = int(moved.argmax())
+            known[2].changed = int(out.reshape(-1)[place]), int(ranks.reshape(-1)[place])
 
     # ------------------------------------------------------------ what is looked up
 

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -86,9 +86,13 @@ def _of_finite(values: Tensor, shadow: Tensor) -> Error:
     return Error(norm(wide[good] - shadow[good]), norm(shadow[good]), lost, values.numel(), finite=False)
 
 
-def flushed(values: Tensor, shadow: Tensor) -> int:
-    """How many values are zero where the shadow is not."""
-    return int(((values == 0) & (shadow != 0)).sum())
+def flushed(values: Tensor, shadow: Tensor, inputs: Iterable[Tensor]) -> int:
+    """How many values are zero where the shadow is not, nor an input of the same shape."""
+    gone = (values == 0) & (shadow != 0)
+    for one in inputs:
+        if one is not values and one.shape == values.shape:
+            gone &= one != 0
+    return int(gone.sum())
 
 
 def norm(tensor: Tensor) -> float:

@@ -75,6 +75,7 @@ class Row:
         "incoming",
         "integers",
         "largest",
+        "leads",
         "looked_up",
         "lost",
         "module",
@@ -84,6 +85,7 @@ class Row:
         "other_place",
         "parent",
         "previous",
+        "ranks",
         "sets",
         "since",
         "site",
@@ -139,8 +141,10 @@ class Row:
         self.counts = False  # a running total of whole numbers, or of one number, each of which is meant
         self.addend: float | None = None  # a number of the program's that it has added
         self.decided = self.flipped = 0
+        self.leads = False  # it chooses among what comes of its last choice, as a beam search does
         self.compared = 0.0  # the error of what is compared, where some of it comes out otherwise
         self.sets: tuple[int, int] = (0, 0)  # of several places that one row has: how many are others, of how many
+        self.ranks: tuple[int, int] = (0, 0)  # counts of what is larger: how many are others, of how many
         self.other_place: tuple[int, int] | None = None  # one of these, and what it would be
         self.integers = False  # computed from integers that the dtype does not have
         self.looked_up = False  # a value was looked up by equality, and not found
@@ -177,6 +181,11 @@ class Row:
         return self.dtype in HALF or self.error <= _ROUNDINGS * self.half_ulp
 
     @property
+    def grows(self) -> bool:
+        """Whether at least half of its error is its own."""
+        return self.error > 0 and self.incoming <= self.error / 2
+
+    @property
     def cause(self) -> Cause | None:
         """What it does to values, if anything."""
         if self.lost and not math.isinf(self.incoming):
@@ -196,8 +205,8 @@ class Row:
 
     @property
     def steers(self) -> bool:
-        """Whether each of its many visits decided one thing, as the condition of a loop does."""
-        return self.decided == self.visits > _STEERS
+        """Whether each of its many visits decided one thing, as the condition of a loop does, or what goes in next."""
+        return self.visits > _STEERS and (self.decided == self.visits or self.leads)
 
     @property
     def stays(self) -> bool:
@@ -247,14 +256,15 @@ class Row:
             return self.taken
         rows, common, own = list[Row](), set[Row](), False
         for row in self.chain():
-            if own := row in common and any(not one.exact and one.may_be_rounding for one in rows[1:]):
+            others = any(one.cause is Cause.AMPLIFIED for one in rows[1:])  # it made two errors of one, as a sine does
+            if own := row in common and not others and any(not one.exact and one.may_be_rounding for one in rows[1:]):
                 break
             rows.append(row)
             other = () if row.against is None else tuple(row.against.chain())
             if row.parent not in other:  # else both are of one line
                 common.update(other)
         rows = [row for row in rows[1:] if not row.exact] or rows[1:]
-        grown = [row for row in rows if row.error and row.incoming <= row.error / 2]
+        grown = [row for row in rows if row.grows]
         mine = [row for row in grown if row.may_be_rounding]
         return next(iter([*mine, *(rows[-1:] if own else ()), *grown, *rows[-1:]]), None)
 

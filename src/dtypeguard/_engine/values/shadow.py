@@ -32,7 +32,6 @@ from .rows import OF_A_COUNT, Row
 _EQUAL = 100.0  # a cancellation of what was subtracted though it is nearly equal
 _FAR = 2.0  # factor over the largest incoming cancellation
 _MADE = 2  # a tensor written more than twice (created, changed) is a running total
-_LONG = 16  # writes to one tensor, from which on it is looked at as often as a line
 _WRONG = 0.25  # an error of what is written, for which it may go another way
 _GROWN = 2.0  # times the error of what is added
 _ODD = frozenset(2 * 8**n + 1 for n in range(10))
@@ -85,8 +84,7 @@ class Shadow:
         helds = [self.memory.hold(tensor) for tensor in targets]
         for tensor, held in zip(targets, helds, strict=True) if self._measures else ():
             held.writes += 1
-            moves.begin(tensor, held)
-            look = look or (held.writes >= _LONG and held.writes & (held.writes - 1) == 0)
+            look = moves.begin(tensor, held) or look
         incoming = [Incoming.of(tensor, held) for tensor, held in zip(targets, helds, strict=True)]
         if look:  # before they are written to
             look_at(incoming)
@@ -114,7 +112,8 @@ class Shadow:
         given: Given = {}
         for tensor in inputs:
             if tensor.dtype in DOUBLE:
-                if (held := memory.find(tensor)) is not None:
+                held = memory.find(tensor)
+                if held is not None or (self.choices.rounds and self.choices.before_rounding(tensor)):
                     given[id(tensor)] = tensor, held
             elif shadowed(tensor):
                 held = memory.get(tensor)
@@ -129,6 +128,7 @@ class Shadow:
                 self.choices.matched(op, args, out, lambda: row_of(op, next(iter(given.values()))[0].dtype), self._due)
             return
         self.choices.bounded(op, args, kwargs, out)
+        self.choices.counted(op, args, kwargs, out)
         made = new_results(memory, out, given)
         if writing is None and not made:
             if op.decides and given and not (isinstance(out, Tensor) and out.is_floating_point()):
@@ -193,7 +193,7 @@ class Shadow:
                 held.whole = row.whole
                 held.origin = next((one.held.origin for one in incoming if one.held.origin is not None), None)
         if way is Way.PICK and _due(row):
-            self.choices.picked(op, args, kwargs, out, row)
+            self.choices.picked(op, args, kwargs, out, row, self.node_of(args[0]))
 
     def spoils(self, row: Row) -> None:
         self.spoil.add(row)
@@ -330,8 +330,9 @@ class Shadow:
             if math.isinf(carried):
                 others = [one.row for one in incoming if one is not source and math.isinf(one.error)]
                 row.beside = tuple(other for other in others if other is not None)
-        if (tensor.dtype is torch.float16 and not op.exact) or op.name == "_to_copy":
-            row.flushed += flushed(tensor, shadow) if carried < 0.5 < error.relative() else 0
+        may_flush = (tensor.dtype is torch.float16 and not op.exact) or op.name == "_to_copy"
+        if may_flush and carried < 0.5 < error.relative():
+            row.flushed += flushed(tensor, shadow, (one.tensor for one in incoming))
         if error.distance and writing is None:
             held.beside = held.beside or beside(op, args, kwargs, row, incoming)
             held.data = held.data and held.beside is None  # what is taken back from a sum is judged beside it
@@ -446,6 +447,7 @@ class Shadow:
             self.choices.whole_numbers(row, out, other.to(out.dtype), exact, any(one.integers for one in held))
             if row.flipped and out.dtype is torch.bool and held:
                 row.compared = max(row.compared, max(one.error for one in held))
+                self.choices.ranks(inputs, out, other, row)
 
 
 def _no_node(tensor: Tensor) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._engine.integers import IN_PLACE, INTEGERS, OUT_OF_PLACE, PRODUCTS, exact, outside
+from ..._engine.integers import IN_PLACE, INTEGERS, OUT_OF_PLACE, PRODUCTS, SHIFTS, exact, outside
 from ..._engine.ops import NARROW, operator_of
 from ..._engine.watch.lineage import FIRST, Debt
 from .._kit import LARGEST, Node, Op, Recorder, Rule, Severity, Suspect, name_of, on, readable
@@ -22,9 +22,11 @@ RULE = Rule(
     why=(
         "Integer arithmetic is modulo the range of the dtype: 3 - 5 in uint8 is 254, 300 * 300 in int16 24464, 128**9 "
         "in int64 negative. Hashes and random numbers want that: large odd factors, and what goes on to operations on "
-        "bits, or of int64 to a remainder, are no finding; a sum of bytes that is cast to uint8, as checksums are, is "
-        "an info. `~` on an integer mask flips bits: 1 becomes -2, or 254 in uint8, which counts as true like -1 and "
-        "255. A float outside of an integer dtype becomes any number in it."
+        "bits, or of int64 to a remainder, are no finding, but for a product of two numbers below m that is taken "
+        "modulo m too late, and bits that are shifted by more than there are; a sum of bytes that is cast to uint8, as "
+        "checksums are, is an info. `~` on an integer mask flips bits: 1 becomes -2, or 254 in uint8, which counts as "
+        "true like -1 and 255. `True + True` in bool is True, so votes that are counted in it are at most one. "
+        "A float outside of an integer dtype becomes any number in it."
     ),
     unsafe=("clamp_first", "whole_in_int64", "wider_integers", "wider_target"),
     sampled=True,
@@ -46,6 +48,9 @@ class Wrapped(Debt):
     multiplies: bool
     suspect: Suspect
     count: int = 0
+    hashes: bool = False  # it looks as if it was meant
+    below: int = 0  # of a product: none of its factors is negative, or as large
+    reduced: bool = False  # a remainder was taken too late: what wrapped has another one
 
 
 _FIX = "take a wider dtype, a bool mask or a clamp: "
@@ -65,7 +70,7 @@ def integers_wrap(event: Op, audit: Recorder) -> None:
     if name in OUT_OF_PLACE and isinstance(out, Tensor) and out.dtype in INTEGERS and _few_times(event, audit):
         operator = operator_of(event.func)
         if operator.pure:
-            _compare_wide(event, exact(operator, event.func, event.args, event.kwargs), audit)
+            _compare_wide(event, event.func, event.args, audit)
 
 
 @on("before", RULE, ops=IN_PLACE)
@@ -83,7 +88,7 @@ def integers_changed(event: Op, audit: Recorder) -> None:
     for wide in event.kept or ():
         if isinstance(wide, Tensor) and event.out.dtype in INTEGERS:
             plain = getattr(torch.ops.aten, event.name.rstrip("_"))
-            _compare_wide(event, exact(operator_of(event.func), plain, (wide, *event.args[1:]), event.kwargs), audit)
+            _compare_wide(event, plain, (wide, *event.args[1:]), audit)
 
 
 def _few_times(event: Op, audit: Recorder) -> bool:
@@ -93,20 +98,39 @@ def _few_times(event: Op, audit: Recorder) -> bool:
     return small and event.readable and not out.is_mps and audit.due("DG109", event.site, event.name)
 
 
-def _compare_wide(event: Op, wide: Tensor, audit: Recorder) -> None:
-    wrapped = int(outside(operator_of(event.func), event.out, wide).sum())
-    if not wrapped or _is_meant(event, audit):
+def _compare_wide(event: Op, func: Any, args: Any, audit: Recorder) -> None:
+    operator = operator_of(event.func)
+    wide = exact(operator, func, args, event.kwargs)
+    wrapped = int(outside(operator, event.out, wide).sum())
+    if not wrapped:
+        return
+    meant, below = _is_meant(event, audit), _below(event, args)
+    if meant and not below:
         return
     dtype, rows = event.out.dtype, audit.state(Wraps).rows
     row = rows.get((event.site, event.module, dtype))
     if row is None:
         detail = f"{wrapped} of {wide.numel()} results are outside of {_range(dtype)} and wrap around"
-        suspect = _wrapping(event, detail, _wider(dtype, event.name.endswith("_")), audit)
-        row = rows[event.site, event.module, dtype] = Wrapped(event.name in PRODUCTS, suspect)
-    row.count += 1
+        suspect = _wrapping(event, detail, _wider(dtype, event.name in IN_PLACE), audit)
+        row = rows[event.site, event.module, dtype] = Wrapped(event.name in PRODUCTS, suspect, hashes=meant)
+    row.count, row.below = row.count + 1, below
     node = audit.lineage.get(event.out)
-    if node is not None:
+    if node is not None and not _falls_off(event, args):
         node.owes((row,))
+
+
+def _below(event: Op, args: Any) -> int:
+    """What the factors of a product are less than, as numbers modulo this are; 0 where they are none."""
+    if not event.name.startswith("mul") or event.out.dtype is torch.int64:
+        return 0
+    ends = [(v.amin(), v.amax()) if isinstance(v, Tensor) else (v, v) for v in args[:2]]
+    return 1 + int(max(most for _, most in ends)) if min(least for least, _ in ends) >= 0 else 0
+
+
+def _falls_off(event: Op, args: Any) -> bool:
+    """Whether numbers are shifted by all bits of their dtype, or more, which nobody means."""
+    bits = torch.iinfo(event.out.dtype).bits
+    return event.name in SHIFTS and bool(torch.as_tensor((args[0] != 0) & (args[1] >= bits)).any())
 
 
 def _wider(dtype: torch.dtype, in_place: bool) -> str:
@@ -172,12 +196,18 @@ def remainder_is_taken(event: Op, audit: Recorder) -> None:
     power = isinstance(divisor, int) and divisor > 0 and not divisor & (divisor - 1)  # which wrapping keeps
     if power or (isinstance(event.out, Tensor) and event.out.dtype is torch.int64):
         bits_are_taken(event, audit)
+    elif isinstance(divisor, int) and audit.state(Wraps).rows:
+        node = audit.lineage.get(event.args[0])
+        for debt in () if node is None else node.debts:
+            if isinstance(debt, Wrapped) and not debt.settled and 0 < debt.below <= divisor:
+                debt.reduced = True
 
 
 @on("end", RULE)
 def judge(audit: Recorder) -> None:
     for row in audit.state(Wraps).rows.values():
-        finding = None if row.settled else row.suspect.find(audit)
+        meant = not row.reduced and (row.settled or row.hashes)
+        finding = None if meant else row.suspect.find(audit)
         if finding is not None:
             finding.count += row.count - 1
 
@@ -229,7 +259,7 @@ def mask_used(event: Op, audit: Recorder) -> None:
         return
     for tensor in found:
         inverted = _inversion_behind(audit.lineage.get(tensor))
-        if inverted is not None and not inverted.said:
+        if inverted is not None and not isinstance(inverted, Votes) and not inverted.said:
             inverted.said = True
             inverted.suspect.find(audit)
 
@@ -239,11 +269,59 @@ def _is_mask_of(tensor: Tensor, index: Tensor) -> bool:
 
 
 def _inversion_behind(node: Node | None) -> Inverted | None:
-    while node is not None and node.op in _COPIES:
-        if isinstance(node.cause, Inverted):
-            return node.cause
-        node = node.parents[0] if node.parents else None
-    return None
+    while node is not None and not isinstance(node.cause, Inverted):
+        node = node.parents[0] if node.parents and node.op in _COPIES else None
+    return None if node is None else node.cause
+
+
+# ---------------------------------------------------------------- votes
+
+_AGAIN = 3  # times that a line adds, as in a loop
+_ORDERS = "argmax argmin topk sort argsort max".split()
+
+
+@dataclass
+class Votes(Inverted):
+    """Sums in bool: a mask, unless they are compared as numbers."""
+
+    count: int = 0
+
+
+@on("before", RULE, ops=["add_"])
+def votes_before(args: Any, audit: Recorder) -> Any:
+    target, other = args[:2]
+    bools = isinstance(other, Tensor) and target.dtype is other.dtype is torch.bool
+    return target & other if bools and readable(target) and 1 < target.numel() <= LARGEST else None
+
+
+@on("after", RULE, ops=["add_"])
+def votes_added(event: Op, audit: Recorder) -> None:
+    """`votes += hit`; that of two masks is the union of them."""
+    for both in event.kept or ():
+        node = audit.lineage.get(event.out)
+        if isinstance(both, Tensor) and event.out.dtype is torch.bool and node is not None:
+            known = audit.state(Elections).lines
+            detail = f"{int(both.sum())} of {both.numel()} sums are of True and True, which is True in bool"
+            if event.site not in known:
+                advice = "make what is written to with `dtype=torch.int64`; of masks write `|=`"
+                known[event.site] = Votes(_wrapping(event, detail, advice, audit))
+            votes = known[event.site]
+            votes.count += bool(both.any())
+            votes.suspect.facts["detail"] = detail
+            node.cause = votes
+
+
+@dataclass
+class Elections:
+    lines: dict[Any, Votes] = field(default_factory=dict)
+
+
+@on("after", RULE, ops=_ORDERS)
+def votes_compared(event: Op, audit: Recorder) -> None:
+    votes = _inversion_behind(audit.lineage.get(event.inputs[0]))
+    if isinstance(votes, Votes) and votes.count >= _AGAIN and not votes.said:
+        votes.said = True
+        votes.suspect.find(audit)
 
 
 # ---------------------------------------------------------------- casts

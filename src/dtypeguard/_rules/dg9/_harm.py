@@ -17,6 +17,7 @@ _SHOWN = 2  # places
 _LINES = 6  # of an origin
 _ALSO = 0.1  # an error that one rounding more makes of a result
 _CASTS = frozenset(["_to_copy", "copy_"])
+_RANGES = "arange", "linspace", "logspace"
 _GIVEN = _CASTS | {"tensor"}  # what has more digits comes in here
 
 
@@ -59,6 +60,8 @@ def keep(row: Row) -> str | None:
         return f"{wide}, which rounds to {name_of(rounded.dtype)}; whole numbers stay integers"
     if rounded.name in _GIVEN:
         return f"stay in {wide_of(rounded)}: `{what}` rounds{too}"
+    if rounded.name in _RANGES:
+        return f"give `{what}` the dtype {wide_of(rounded)}, and cast only what is computed from it{too}"
     return f"compute `{what}` in {wide_of(rounded)}, by a cast of what goes in: its result has lost the digits{too}"
 
 
@@ -67,10 +70,8 @@ def also_rounds(row: Row) -> Row | None:
     rounded = row.rounded()
     if rounded is None or rounded.dtype not in HALF or row.dtype in HALF or not row.incoming:
         return None
-    gain, behind = (
-        row.error / max(row.incoming, rounded.half_ulp),
-        itertools.takewhile(lambda one: one is not rounded, row.chain()),
-    )
+    gain = row.error / max(row.incoming, rounded.half_ulp)
+    behind = itertools.takewhile(lambda one: one.site is not rounded.site, row.chain())
     return next((one for one in behind if one.dtype in HALF and not one.exact and one.half_ulp * gain > _ALSO), None)
 
 

@@ -25,12 +25,13 @@ RULE = Rule(
         "An `argmax`, a `topk`, a comparison or a cast to integers makes a whole difference of a rounding error: "
         "another expert, another token, a frame more or less. A few choices that are nearly a draw come out otherwise "
         "in every half dtype; this rule reports a line where that is every fifth one or more (of more than 64 "
-        "comparisons of one number each, which lead a program: every tenth), or where a number that is whole in the "
-        "wider dtype, or was computed from large integers, becomes another integer. A `topk` that finds other sets "
-        "for more than two rows in a hundred, as routers of experts in bfloat16 do, is an info, but where its scores "
-        "were cast to half precision just before. A value that is looked up with `==` in a table, and would be found "
-        "in the wider dtype only, is reported too, and so are values of float32 that are compared by order with the "
-        "numbers of float64 that they were rounded from (0.7 with 0.7). It needs an audit with `values=True`."
+        "comparisons of one number each, which lead a program, or of searches among what came of the last one: every "
+        "tenth), where ranks that are counted with a comparison are by a fifth others, or where a number that is whole "
+        "in the wider dtype, or was computed from large integers, becomes another integer. A `topk` that finds other "
+        "sets for more than two rows in a hundred, as routers of experts in bfloat16 do, is an info, but where its "
+        "scores were cast to half precision just before. A value that is looked up with `==` in a table, and would "
+        "be found in the wider dtype only, is reported too, and so are values of float32 that are compared by order "
+        "with the numbers of float64 that they were rounded from (0.7 with 0.7). It needs an audit with `values=True`."
     ),
     unsafe=("whole_division", "near_equal", "widen_rounding", "retype_inside", "widen_behind", "widen_origins"),
     converts=False,
@@ -53,7 +54,7 @@ def flipped(row: Row, audit: Recorder) -> None:
     if row.name == "sort" and row.site.calls in _VALUES:
         return
     sure = row.flipped >= (_LED if row.steers else _MANY) * row.decided or row.wrong is not None
-    others, rows = row.sets
+    sure, (others, rows) = sure or row.ranks[0] > 0, row.sets
     if not sure and not others > _SOME * rows:
         return
     earlier, lost = False, None
@@ -69,7 +70,9 @@ def flipped(row: Row, audit: Recorder) -> None:
         advice = "round both sides to one dtype, or look for the nearest: `(table - value).abs().argmin()`"
     else:
         harm = f"{row.flipped} of {row.decided} come out otherwise than in {wide_of(row)}"
-        if not sure:
+        if row.ranks[0]:
+            harm = f"{row.ranks[0]} of {row.ranks[1]} ranks are others than in {wide_of(row)}"
+        elif not sure:
             harm = f"{others} of {rows} rows have other places than in {wide_of(row)}"
         harm += f": {number(was)} instead of {number(is_)}"
         integers, before = _integers(row), keep(row)
