@@ -144,21 +144,7 @@ def appearance(model):
     return repr(model), list(model.state_dict()), signatures, model.get_nb_trainable_parameters(), status
 
 
-@torch.no_grad()
-def test_the_float32_mask_of_a_model_with_a_prefix_is_named_and_repaired():
-    """It is the only floating argument: nothing shows that the caller knows the model's dtype."""
-    model, twin = pair("prefix", "base", BF16)
-    guard(model.get_base_model(), mode="strict")
-    with pytest.raises(DtypeError) as caught:
-        run(model.eval(), **tokens(None))
-    assert caught.value.argument == "attention_mask"
-    guard(model.get_base_model(), mode="lenient")
-    with pytest.warns(CastWarning, match="`attention_mask` was cast from float32 to bfloat16"):
-        repaired = run(model, **tokens(None))
-    assert same(repaired, run(twin.eval(), **tokens(None)))
-
-
-@pytest.mark.parametrize("method", ["prompt", "p-tuning"])
+@pytest.mark.parametrize("method", ["prefix", "prompt", "p-tuning"])
 @torch.no_grad()
 def test_the_float32_mask_beside_prompts_is_a_side_input(method):
     model, twin = pair(method, "base", BF16)

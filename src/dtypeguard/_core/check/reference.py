@@ -463,6 +463,9 @@ def contains_dtype(module: Any, value: Any, dtype: torch.dtype | None, around: t
     return any(contains_dtype(module, child, dtype, (*around, value)) for _, child in children(value) or leaves(value))
 
 
+_DEEPEST = 16  # containers in containers, which may hold themselves
+
+
 def only_masks_differ(contract: Contract, values: tuple[Any, ...], dtype: torch.dtype | None) -> bool:
     """Whether ids stand beside masks, and nothing else has another floating dtype: then no cast was forgotten.
 
@@ -478,12 +481,12 @@ def only_masks_differ(contract: Contract, values: tuple[Any, ...], dtype: torch.
     return ids
 
 
-def _tensors(path: Path, value: Any, around: tuple[Any, ...] = ()) -> Iterator[tuple[Path, Tensor]]:
+def _tensors(path: Path, value: Any, depth: int = 0) -> Iterator[tuple[Path, Tensor]]:
     if isinstance(value, Tensor):
         yield path, value
-    elif not _is_plain(value) and all(value is not outer for outer in around):
+    elif not _is_plain(value) and depth < _DEEPEST:  # Dynamo cannot compare tuples by identity
         for step, item in children(value) or leaves(value):
-            yield from _tensors((*path, step), item, (*around, value))
+            yield from _tensors((*path, step), item, depth + 1)
 
 
 def _is_recursive(value: Any, call: CallState) -> bool:

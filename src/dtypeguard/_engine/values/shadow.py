@@ -334,8 +334,8 @@ class Shadow:
         if may_flush and carried < 0.5 < error.relative():
             row.flushed += flushed(tensor, shadow, (one.tensor for one in incoming))
         if error.distance and writing is None:
-            held.beside = held.beside or beside(op, args, kwargs, row, incoming)
-            held.data = held.data and held.beside is None  # what is taken back from a sum is judged beside it
+            held.beside = held.beside or beside(op, args, kwargs, row, incoming)  # it is no data any more then
+            held.data &= held.beside is None
         if error.distance:
             self._note_movement(op, args, row, tensor, shadow, incoming, writing)
         elif writing is not None:
@@ -350,16 +350,9 @@ class Shadow:
             self.choices.collides(row, tensor.to(shadow.dtype), shadow, carried, error)
 
     def _stalls(
-        self,
-        op: Operator,
-        args: Any,
-        row: Row,
-        error: float,
-        tensor: Tensor,
-        shadow: Tensor,
-        incoming: list[Incoming],
-        writing: Writing | None,
-    ) -> None:
+        self, op: Operator, args: Any, row: Row, error: float, tensor: Tensor, shadow: Tensor,
+        incoming: list[Incoming], writing: Writing | None,
+    ) -> None:  # fmt: skip
         """An accumulation whose values stay where they are, while the shadow moves."""
         if op.name not in ACCUMULATES:
             return

@@ -1,12 +1,11 @@
 """Operands that promote each other, for DG101 (to float64) and DG102 (to float32).
 
 Whether a promotion harms is known only later, so they stay open until the audit ends. float64 harms, unless it is cast
-back, was asked for on the spot, or of data in code that says float64, is what the model is, or ends in an accumulator
-that was made so. float32 for half operands harms where the result leaves a module, or meets half tensors again, or is
-kept; not where it is cast back, or ends as a loss, as integers, or as numbers of Python.
+back, was asked for on the spot, is what the model is, or ends in an accumulator that was made so. float32 for half
+operands harms where the result leaves a module, or meets half tensors again, or is kept; not where it is cast back, or
+ends as a loss, as integers, or as numbers of Python.
 """
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +19,6 @@ from ..._engine.watch.models import dtype_of
 from .._kit import Node, Op, Recorder, Rule, Severity, Site, human, name_of, on, size_of
 
 _SCALER = GradScaler.scale.__code__.co_filename  # what it does with a half loss is told by DG306
-ASKED = re.compile(r"\.double\(|\bfloat64\b")  # code that says what it wants
 MADE = "cast one side where it is made: "
 
 
@@ -126,9 +124,7 @@ def promoted(event: Op, audit: Recorder) -> None:
         meant = meant or _is_of_bools(narrow_node)
         own = False
         if wide is torch.float64:
-            data = _parameter_of(narrow_node) is None
-            own = data and _is_models(nodes, event.module, audit)
-            meant = meant or (data and event.module is None and not event.out.requires_grad and _says_so(nodes))
+            own = _parameter_of(narrow_node) is None and _is_models(nodes, event.module, audit)
         else:
             meant = meant or event.autocast or _is_meant(narrow_node)
         row = Promotions(event.site, event.module, event.name, narrow, wide, meant, nodes, narrow_node, both, own)
@@ -180,12 +176,6 @@ def _asked_for(node: Node, site: Site) -> bool:
     birth = node.birth
     cast = birth.op == "_to_copy" and birth.cause is None and birth.parents
     return bool(cast) and birth.site.file == site.file and birth.site.function == site.function
-
-
-def _says_so(nodes: tuple[Node, ...]) -> bool:
-    """Whether the code says float64 where each of them was born, as `torch.arange(n, dtype=torch.float64) / rate`."""
-    births = [node.birth for node in nodes]
-    return bool(births) and all(birth.cause is None and ASKED.search(birth.site.written) for birth in births)
 
 
 def _is_models(nodes: tuple[Node, ...], module: str | None, audit: Recorder) -> bool:

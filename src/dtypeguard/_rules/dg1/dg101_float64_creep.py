@@ -1,5 +1,6 @@
 """DG101 float64-creep."""
 
+import re
 from typing import Any
 
 import torch
@@ -9,9 +10,10 @@ from ..._engine.watch.lineage import FIRST
 from ..._engine.watch.text import operand
 from .._kit import Node, Op, Recorder, Rule, Severity, name_of, on
 from .._refusals import Refused, Turn, explains
-from ._promotions import ASKED, Promoted, like, open_promotions, rows, tell
+from ._promotions import Promoted, like, open_promotions, rows, tell
 
 _OTHERS = 2  # lines that are told besides the first one
+_ASKED = re.compile(r"\.double\(|\bfloat64\b")  # code that says what it wants
 
 RULE = Rule(
     "DG101",
@@ -24,8 +26,7 @@ RULE = Rule(
         "NumPy and Python compute in float64, models in float32 or less. One float64 operand makes every "
         "result float64: twice the memory and a fraction of the speed on a GPU, nothing at all on MPS; a "
         "layer refuses it. Where all that comes of it is cast back, it is an info: nothing leaves in float64, but the "
-        "time and the memory are lost all the same. Data that code makes float64 by name, as "
-        "`torch.arange(n, dtype=torch.float64)`, are an info too, where no parameter and no module meets them."
+        "time and the memory are lost all the same."
     ),
     at_birth=True,
     safe=("cast_at_birth", "cast_in_loop", "narrow_operands"),
@@ -70,7 +71,7 @@ def judge(audit: Recorder) -> None:
             wider = row.pair[0] in HALF and (row.autocast or row.reduced)
             narrow = torch.float32 if wider else row.pair[0]  # as the model has it
             facts = _creep(row.nodes, row.pair, row.code, narrow)
-            if not row.harms and row.nodes and ASKED.search(row.nodes[0].birth.site.written):
+            if not row.harms and row.nodes and _ASKED.search(row.nodes[0].birth.site.written):
                 facts["advice"] += ", unless the digits of float64 are meant there"
             tell(RULE, row, audit, **facts)
 
