@@ -86,12 +86,12 @@ def _of_finite(values: Tensor, shadow: Tensor) -> Error:
     return Error(norm(wide[good] - shadow[good]), norm(shadow[good]), lost, values.numel(), finite=False)
 
 
-def flushed(values: Tensor, shadow: Tensor, inputs: Iterable[Tensor]) -> int:
-    """How many values are zero where the shadow is not, nor an input of the same shape."""
+def flushed(values: Tensor, shadow: Tensor, inputs: Iterable[tuple[Tensor, Tensor]]) -> int:
+    """How many values are zero where the shadow is not, and were not so in an input of the same shape."""
     gone = (values == 0) & (shadow != 0)
-    for one in inputs:
+    for one, other in inputs:
         if one is not values and one.shape == values.shape:
-            gone &= one != 0
+            gone &= (one != 0) | (other == 0)
     return int(gone.sum())
 
 

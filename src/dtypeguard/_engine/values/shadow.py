@@ -332,7 +332,7 @@ class Shadow:
                 row.beside = tuple(other for other in others if other is not None)
         may_flush = (tensor.dtype is torch.float16 and not op.exact) or op.name == "_to_copy"
         if may_flush and carried < 0.5 < error.relative():
-            row.flushed += flushed(tensor, shadow, (one.tensor for one in incoming))
+            row.flushed += flushed(tensor, shadow, ((one.tensor, one.held.like(one.tensor)) for one in incoming))
         if error.distance and writing is None:
             held.beside = held.beside or beside(op, args, kwargs, row, incoming)  # it is no data any more then
             held.data &= held.beside is None
