@@ -19,6 +19,8 @@ from .measure import Error, errors_of
 SINGLE = frozenset([torch.float32, torch.complex64])
 DOUBLE = frozenset([torch.float64, torch.complex128])  # right as they are, but for what they are computed from
 
+_OF_HALF = 2.0**-12  # an error of values, which float32 has only where digits cancel
+
 
 class ShadowStorage:
     """The shadow of one storage."""
@@ -142,11 +144,15 @@ class Memory:
     def takes(self, tensor: Tensor, inputs: Iterable[Tensor]) -> bool:
         """Whether a result of an operation can have a shadow; one in float64 only if it comes from half values or data.
 
-        What is computed in float64 from what float32 has computed was widened by somebody who knows of the digits.
+        What is computed in float64 from what float32 has computed was widened by somebody who knows of the digits, but
+        for what has the errors of half values.
         """
         if tensor.dtype in DOUBLE:
             shadows = ((one.dtype, self.find(one)) for one in inputs)
-            known = any(held is not None and (held.data or dtype not in SINGLE) for dtype, held in shadows)
+            known = any(
+                held is not None and (held.data or dtype not in SINGLE or held.whole > _OF_HALF)
+                for dtype, held in shadows
+            )
             return known and tensor.dtype in self.wider and plain(tensor)
         return shadowed(tensor)
 

@@ -192,7 +192,7 @@ def bits_are_taken(event: Op, audit: Recorder) -> None:
 @on("after", RULE, ops=_REMAINDERS)
 def remainder_is_taken(event: Op, audit: Recorder) -> None:
     """Of a hash in 64 bits; of narrow integers what wraps before is a product that is reduced too late."""
-    divisor = event.args[1] if len(event.args) > 1 else None
+    divisor = event.args[1] if event.args[1:] else None
     power = isinstance(divisor, int) and divisor > 0 and not divisor & (divisor - 1)  # which wrapping keeps
     if power or (isinstance(event.out, Tensor) and event.out.dtype is torch.int64):
         bits_are_taken(event, audit)
