@@ -21,6 +21,8 @@ from ..._core.base.frames import user as outside
 
 _SHORT = 60
 _LOOP = re.compile(r"\bfor (.+?) in ")
+_FIRST = re.compile(r"\.values\b|\[0\]")
+_OTHERS = re.compile(r", *_\w* *= *$")
 _MANY = 100_000
 _MODES = frozenset(["__torch_dispatch__", "__torch_function__"])
 _BETWEEN = frozenset([torch._ops.__file__, _python_dispatch.__file__])
@@ -161,6 +163,12 @@ class Site:
             following = (i for i in dis.get_instructions(self._code) if i.offset > self._lasti)
             self._thrown = next((i.opname == "POP_TOP" for i in following if i.opname != "CACHE"), False)
         return self._thrown
+
+    @property
+    def first_alone(self) -> bool:
+        """Whether of several results the program takes the first only, as the values of `values, _ = x.max(1)`."""
+        before, call, after = self.source.partition(self.written or "\n")
+        return bool(call) and bool(_FIRST.match(after) or _OTHERS.search(before))
 
     def gives_to(self, other: "Site") -> bool:
         """Whether what this instruction gives goes to another one, and to nobody else: both are of one expression."""

@@ -51,7 +51,7 @@ _SOME = 0.02  # of the rows of a `topk`
 def flipped(row: Row, audit: Recorder) -> None:
     if row.changed is None or (row.looked_up and row.site.calls in _TOLERANT):
         return
-    if row.name == "sort" and row.site.calls in _VALUES:
+    if (row.name == "sort" and row.site.calls in _VALUES) or row.site.first_alone:  # nobody has the places
         return
     sure = row.flipped >= (_LED if row.steers else _MANY) * row.decided or row.wrong is not None
     sure, (others, rows) = sure or row.ranks[0] > 0, row.sets
