@@ -72,7 +72,9 @@ _TESTS = frozenset(  # those of `unique` stand in an order of their own
     "isfinite isnan isinf isposinf isneginf equal signbit is_nonzero nonzero logical_not _unique _unique2 "
     "unique_dim unique_consecutive unique_dim_consecutive".split()
 )
-_DECIDES = frozenset("gt lt ge le greater less argmax argmin searchsorted bucketize _to_copy to".split())
+KEEPS = "torchvision::nms"  # gives the places that stay
+_DECIDES = frozenset(["gt", "lt", "ge", "le", "greater", "less", "argmax", "argmin", "searchsorted", "bucketize"])
+_DECIDES |= {"_to_copy", "to", KEEPS}
 # Values and their places: the shadow takes its values at the program's places. The argument that says the axis.
 _PICKS = frozenset("topk sort max min median nanmedian kthvalue mode cummax cummin".split())
 _KEEP_AXIS = frozenset("topk sort cummax cummin".split())
@@ -322,7 +324,11 @@ def _way(own: bool, name: str, results: Any, writes: bool, tags: Any) -> Way:
     )
     if view or name in FRESH:
         return Way.NONE
-    if not own or name in _MOVES or (name.startswith(_KERNELS) and name not in FUSED | NORMS):
+    if (
+        (not own and name not in _DECIDES)
+        or name in _MOVES
+        or (name.startswith(_KERNELS) and name not in FUSED | NORMS)
+    ):
         return Way.OPAQUE
     if name in _FILLS:
         return Way.FILL

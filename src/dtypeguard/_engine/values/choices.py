@@ -21,6 +21,7 @@ _BETWEEN = frozenset(["bucketize", "searchsorted"])  # which look for a place be
 _MOVED = 0.1  # of the values that are looked for: those beside another place, if that is no mere resolution
 _FAR = 0.05  # of an axis, for a value that is sorted
 _CLOSE = 0.01  # to a whole number
+_JUST = 1e-9  # a rounding of float64, or a few
 _CROWDED = 0.2  # of the places of what is ranked
 _NEAR = 16  # lines back, to the last choice
 _COUNTS = frozenset(["sum", "count_nonzero"])
@@ -113,8 +114,11 @@ class Choices:
         """Integers, or results of comparisons; `exact` is what they were made of, and `meant` that each one counts."""
         differ = out != other
         if out.dtype is not torch.bool and exact.shape == out.shape:  # otherwise they are places
-            close = (1e-6 * exact.abs()).clamp(max=_CLOSE if exact.dtype is torch.float64 else math.inf)
-            whole = ((exact - exact.round()).abs() <= close).reshape(differ.shape)
+            double, nearest = exact.dtype is torch.float64, exact.round()
+            off, size = (exact - nearest).abs(), exact.abs()
+            whole = off <= (1e-6 * size).clamp(max=_CLOSE if double else math.inf)
+            # A value that has the whole number is right, where the shadow is just less and cut off.
+            differ &= (out != nearest) | (off > (_JUST if double else 1e-6) * size)
             if meant:
                 whole = torch.ones_like(whole)
             if 2 * int(whole.sum()) > whole.numel():  # numbers that are meant to be whole
@@ -126,6 +130,8 @@ class Choices:
                 differ = (out.double() - other.double()).abs() > 1  # a quantizer rounds: one unit is its resolution
                 if row.dtype is torch.float64:  # fixed point, of data that were rounded before
                     return
+        if out.dtype is torch.bool:
+            row.sides = tuple(map(sum, zip(row.sides, (int(other.sum()), int((~other).sum())), strict=True)))
         _enter(row, differ, out, other, out.numel())
 
     # ------------------------------------------------------------ places

@@ -87,6 +87,7 @@ class Row:
         "previous",
         "ranks",
         "sets",
+        "sides",
         "since",
         "site",
         "stalled",
@@ -144,6 +145,7 @@ class Row:
         self.leads = False  # it chooses among what comes of its last choice, as a beam search does
         self.compared = 0.0  # the error of what is compared, where some of it comes out otherwise
         self.sets: tuple[int, int] = (0, 0)  # of several places that one row has: how many are others, of how many
+        self.sides: tuple[int, ...] = (0, 0)  # comparisons that are true in the wider dtype, and that are false
         self.ranks: tuple[int, int] = (0, 0)  # counts of what is larger: how many are others, of how many
         self.other_place: tuple[int, int] | None = None  # one of these, and what it would be
         self.integers = False  # computed from integers that the dtype does not have

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..._core.base.dtypes import HALF, WIDER
 from ..operands import operands, shadowed
-from ..ops import ACCUMULATES, BESIDES, SUMS, Cancels, Operator, Way
+from ..ops import ACCUMULATES, BESIDES, KEEPS, SUMS, Cancels, Operator, Way
 from ..watch.text import LARGEST
 from . import moves
 from .cancellation import are_squares, beside, cancellation_of, gradient_of_softmax, prepares
@@ -398,7 +398,8 @@ class Shadow:
         row.stuck = stuck
         if target.held.trained:
             row.trained[id(target.held)] = bool(stuck)
-        if (factor := moves.scaled(op, args, row.half_ulp)) is not None:
+        lives = target.held.writes > _MADE or target.held.trained
+        if lives and (factor := moves.scaled(op, args, row.half_ulp)) is not None:
             row.factor, stay = factor, int((tensor != 0).sum())
             row.unmoved = row.unmoved[0] + stay, row.unmoved[1] + stay
         elif target.held.writes > _MADE:
@@ -436,6 +437,8 @@ class Shadow:
         else:
             other = self._wider(op, args, kwargs, inputs, given)
             exact = self.memory.read(first, self.memory.wider[first.dtype])
+        if op.name == KEEPS:  # fewer or more places
+            out, other = (torch.zeros_like(first[:, 0], dtype=torch.bool).index_fill(0, i, True) for i in (out, other))
         if isinstance(other, Tensor) and other.shape == out.shape:
             self.choices.whole_numbers(row, out, other.to(out.dtype), exact, any(one.integers for one in held))
             if row.flipped and out.dtype is torch.bool and held:

@@ -26,9 +26,10 @@ RULE = Rule(
         "another expert, another token, a frame more or less. A few choices that are nearly a draw come out otherwise "
         "in every half dtype; this rule reports a line where that is every fifth one or more (of more than 64 "
         "comparisons of one number each, which lead a program, or of searches among what came of the last one: every "
-        "tenth), where ranks that are counted with a comparison are by a fifth others, or where a number that is whole "
-        "in the wider dtype, or was computed from large integers, becomes another integer. A `topk` that finds other "
-        "sets for more than two rows in a hundred, as routers of experts in bfloat16 do, is an info, but where its "
+        "tenth), where ranks that are counted with a comparison are by a fifth others, where a comparison that is "
+        "seldom true, or seldom false, comes out otherwise half as often, or where a number that is whole in the wider "
+        "dtype, or was computed from large integers, becomes another integer. A `topk` that finds other sets for more "
+        "than two rows in a hundred, as routers of experts in bfloat16 do, is an info, but where its "
         "scores were cast to half precision just before. A value that is looked up with `==` in a table, and would "
         "be found in the wider dtype only, is reported too, and so are values of float32 that are compared by order "
         "with the numbers of float64 that they were rounded from (0.7 with 0.7). It needs an audit with `values=True`."
@@ -45,6 +46,7 @@ _FAR = 0.02  # an error for which what is compared alone is not to blame
 _MANY = 0.2  # of all choices
 _LED = 0.1  # of those that lead the program, one by one
 _SOME = 0.02  # of the rows of a `topk`
+_RARE = 0.5, 64  # of the comparisons that are true, or that are false, where these are few; and how many
 
 
 @on("decided", RULE)
@@ -54,7 +56,8 @@ def flipped(row: Row, audit: Recorder) -> None:
     if (row.name == "sort" and row.site.calls in _VALUES) or row.site.first_alone:  # nobody has the places
         return
     sure = row.flipped >= (_LED if row.steers else _MANY) * row.decided or row.wrong is not None
-    sure, (others, rows) = sure or row.ranks[0] > 0, row.sets
+    rare = _rare(row)
+    sure, (others, rows) = sure or row.ranks[0] > 0 or rare is not None, row.sets
     if not sure and not others > _SOME * rows:
         return
     earlier, lost = False, None
@@ -69,7 +72,7 @@ def flipped(row: Row, audit: Recorder) -> None:
         harm = f"{row.flipped} of {row.decided} equal values are not found: {was:.9g} for {is_:.9g}"
         advice = "round both sides to one dtype, or look for the nearest: `(table - value).abs().argmin()`"
     else:
-        harm = f"{row.flipped} of {row.decided} come out otherwise than in {wide_of(row)}"
+        harm = f"{row.flipped} of {row.decided} come out otherwise than in {wide_of(row)}{rare or ''}"
         if row.ranks[0]:
             harm = f"{row.ranks[0]} of {row.ranks[1]} ranks are others than in {wide_of(row)}"
         elif not sure:
@@ -94,6 +97,14 @@ def flipped(row: Row, audit: Recorder) -> None:
         else:
             severity = Severity.INFO
     enter(RULE, audit, row, {"harm": harm, "advice": advice}, None, severity, lost, earlier)
+
+
+def _rare(row: Row) -> str | None:
+    """What comes out seldom, and is not what it would be: a filter that lets too much through."""
+    few, (share, least) = min(row.sides), _RARE
+    if few < least or row.flipped <= share * few or row.flipped >= _MANY * row.decided:
+        return None
+    return f", where {few} are {few == row.sides[0]}"
 
 
 def _computed(row: Row) -> str:
