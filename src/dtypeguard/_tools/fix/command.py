@@ -12,7 +12,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -133,10 +133,10 @@ class Mending:
                         return
                     runs.operations = last.operations if last.stopped else 0
 
-                    def run(texts: dict[str, str]) -> Run:
+                    def run(texts: Mapping[str, str], values: bool = False) -> Run:
                         tell(lambda: number(runs.count, "run"))
                         try:
-                            return runs(texts)
+                            return runs(texts, values)
                         except Failed as error:  # with an edit that does not help
                             return Run([], 1, str(error))
 

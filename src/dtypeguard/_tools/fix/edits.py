@@ -10,12 +10,12 @@ from ..._show.report.edits import Edit, blocks_of, diff_of, replacements_of
 from ..._show.report.report import AuditReport
 from .code import MOVES
 from .program import Run
-from .search import Proof, Search
+from .search import Proof, Runner, Search
 from .source import decode
 
 
 def searched(
-    first: Run, run: Callable[..., Run] | None, mine: Callable[[str], bool], unsafe: bool = True,
+    first: Run, run: Runner | None, mine: Callable[[str], bool], unsafe: bool = True,
     skip: frozenset[object] = frozenset(), data: Callable[[str], bytes] = lambda file: Path(file).read_bytes(),
 ) -> tuple[list[Edit], Search]:  # fmt: skip
     """The edits for what a run found, the safe ones first, and the search, whose `last` run is that with all of them.

@@ -178,6 +178,12 @@ class Source(Text):
         named = [row for row in rows if len(row) == 2 and isinstance(row[0], cst.SimpleString)]
         return [(value, None) for key, value in named if getattr(key, "evaluated_value", None) == name]
 
+    def buffers(self, name: str) -> list[Node]:
+        """Where a buffer of this name is registered, also as `self.name = nn.Buffer(...)`."""
+        assigned = [one for one in self.of(cst.Assign) if self.called(one.value) == "Buffer"]
+        own = [one.value for one in assigned if self.code(one.targets[0].target) == f"self.{name}"]
+        return [*(value for value, _ in self.registered(name)), *own]
+
     @functools.cached_property
     def written(self) -> frozenset[str]:
         """The variables whose values are changed in place."""
