@@ -126,6 +126,17 @@ def test_a_suite_is_mended(tmp_path):
     assert "torch.ones(2, dtype=torch.float32)" in (tmp_path / "lib.py").read_text()
 
 
+PAST_SCALER = """\
+import torch
+from torch import nn
+model = nn.Linear(8, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+scaler.scale(model(torch.ones(2, 8)).square().mean()).backward()
+opt.step()
+scaler.update()
+"""
+
 # What is said, and that nothing is written.
 LEFT = {
     "a program that asks for input": (
@@ -135,6 +146,9 @@ LEFT = {
     "an exception that no finding explains": (
         DISCARDED + "raise ValueError('other')\n", [],
         "no edits: it ends with an exception that no finding explains (ValueError: other)",
+    ),
+    "an exception that a line before it led to": (
+        PAST_SCALER, [], "# steps the optimizer by the scaler (safe, --fix writes it): removes DG312 at program.py:7",
     ),
     "code without a file": (
         "import torch\nx = torch.ones(3)\nexec(compile('x.half()\\n', '<made>', 'exec'))\n", [],

@@ -41,6 +41,9 @@ _NEEDS = {
     "ould not find terminal": "it needs a terminal",
     "Address already in use": "it opens a port, which its first run still has",
 }
+_ELSEWHERE = {
+    "No inf checks were recorded": "DG312"
+}  # exceptions that another line leads to, by the rule that tells it
 
 
 class Mending:
@@ -223,7 +226,9 @@ def _unlike(first: "Run", control: "Run") -> str:
         return f"{needs}, so it cannot be run again by itself ({control.error.partition(chr(10))[0]})"
     if control.error and not first.error:
         return f"run again it ends with {control.error.partition(chr(10))[0]}"
-    if control.error and not any((f.file, f.line) in control.raised for f in control.bad if f.severity == "error"):
+    errors = [finding for finding in control.bad if finding.severity == "error"]
+    told = {rule for text, rule in _ELSEWHERE.items() if text in control.error}
+    if control.error and not any((f.file, f.line) in control.raised or f.rule in told for f in errors):
         return f"it ends with an exception that no finding explains ({control.error.partition(chr(10))[0]})"
     found, again = (set(map(_place, run.bad)) for run in (first, control))
     if odd := sorted((found - again) | (again - found), key=str):
