@@ -12,6 +12,7 @@ import time
 import pytest
 
 from dtypeguard.__main__ import main
+from dtypeguard._tools.fix.command import Mending
 
 DISCARDED = "import torch\n\nx = torch.ones(3)\nx.half()\nprint(x.sum().item())\n"
 TRAINING = """\
@@ -294,6 +295,11 @@ USAGE = {
         "--diff shows edits and writes nothing, --fix writes them: give one of the two",
     ),
     "no seconds": (["--diff", "--prove-limit", "-1", "x.py"], "-1 is no number of seconds"),
+    "a limit of no runs": (
+        ["--diff", "--no-prove", "--prove-limit", "9", "x.py"],
+        "--no-prove runs nothing again, so --prove-limit has nothing to limit: give one of the two",
+    ),
+    "a limit of no search": (["--search-limit", "9", "x.py"], "--search-limit go with --diff and --fix"),
     "unsafe alone": (["--unsafe-fixes", "x.py"], "--unsafe-fixes goes with --fix"),
 }
 
@@ -313,6 +319,18 @@ def test_without_libcst_the_extra_is_named(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         main(["audit", "--diff", "x.py"])
     assert "edits need libcst: pip install 'dtypeguard[fix]'" in capsys.readouterr().err
+
+
+def test_the_report_comes_before_the_search_and_what_was_not_tried_in_time_is_told(tmp_path, monkeypatch, capsys):
+    (tmp_path / "program.py").write_text(DISCARDED)
+    monkeypatch.chdir(tmp_path)
+    mend = Mending.mend
+    monkeypatch.setattr(Mending, "mend", lambda *given: print("-- search") or mend(*given))
+    assert main(["audit", "--diff", "--search-limit", "0.001", "program.py"]) == 1
+    report, _, edits = capsys.readouterr().out.partition("-- search")
+    assert "warning[DG103]" in report
+    assert "warning[DG103]" not in edits
+    assert "not tried within 0.001 s (--search-limit): DG103 at program.py:4\n" in edits
 
 
 def test_sarif_carries_fixes_and_github_suggestions(tmp_path):

@@ -53,8 +53,13 @@ def run(options: argparse.Namespace) -> int:
         from ..fix.command import Mending
 
         mending = Mending(options)
-    elif not options.prove or options.prove_limit is not None:
-        raise Usage("--no-prove and --prove-limit go with --diff and --fix")
+    # What pyproject.toml says of them waits until it is wanted.
+    given = [name for name in ("prove", "prove_limit", "search_limit") if _is_given(options, name)]
+    limits = [name.replace("_", "-") for name in given if name != "prove"]
+    if mending is None and given:
+        raise Usage("--no-prove, --prove-limit and --search-limit go with --diff and --fix")
+    if limits and not options.prove:
+        raise Usage(f"--no-prove runs nothing again, so --{limits[0]} has nothing to limit: give one of the two")
     program = begun(options.program, options.arguments, options.module)
     with contextlib.ExitStack() as stack:
         if options.json == STDOUT:
@@ -71,9 +76,12 @@ def run(options: argparse.Namespace) -> int:
                 print(f"rank {ranks.rank}:\n{report}\nexit status {status}: the program's own", file=sys.stderr)
             return status
         out = out if not out.closed else sys.stderr
-        if mending is not None:
-            report._edits = mending.mend(report, status, baseline)
         return conclude(report, status, options, baseline, out, mending, notes)
+
+
+def _is_given(options: argparse.Namespace, name: str) -> bool:
+    """Whether an option stands on the command line."""
+    return getattr(options, name) is not options.parser.get_default(name)
 
 
 def _check(options: argparse.Namespace) -> Baseline | None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # they need libcst
 _MADE = re.compile(
     rb"@generated|\bgenerated\b.*\bdo not edit\b|\bdo not edit\b.*\bgenerated\b", re.IGNORECASE | re.DOTALL
 )
-_LIMIT = 60.0  # seconds
+_LIMIT, _SEARCH = 60.0, 300.0  # seconds, of one run and of all
 _NEEDS = {
     "EOFError": "it asks for input",
     "Inappropriate ioctl": "it needs a terminal",
@@ -76,6 +76,8 @@ class Mending:
         self.left: list[Finding] = []
         self.notes: list[str] = []
         self._brings: dict[object, tuple[str, str | None, int]] = {}
+        self._untried: set[object] = set()
+        self._limit: float = options.search_limit or _SEARCH
         self._options, self._began, self._folder = options, time.time(), os.getcwd()
         self._interrupt = signal.getsignal(signal.SIGINT)
         self._runs: Runs | None = None
@@ -143,7 +145,7 @@ class Mending:
                         except Failed as error:  # with an edit that does not help
                             return Run([], 1, str(error))
 
-                    edits, search = searched(last, run, runs.tree.mine, unsafe, known, runs.data)
+                    edits, search = searched(last, run, runs.tree.mine, unsafe, known, runs.data, self._limit)
             except Failed as error:
                 self.notes.append(f"no edits: {error}")
                 return
@@ -158,6 +160,7 @@ class Mending:
             key = search.state.key
             self.left = [f for f in search.last.bad if (f.rule, f.file, search.state.key(f)[2]) not in known]
             self.status = 0 if search.last.stopped else search.last.status
+        self._untried = {_place(f) for f in self.left if key(f) in search.untried}
         self._brings = {_place(f): search.brings[key(f)] for f in self.left if key(f) in search.brings}
 
     # ------------------------------------------------------------ files
@@ -203,7 +206,14 @@ class Mending:
             yield f"{'fixed' if edit.proven else 'edited'}: {edit.does}: removes {edit.removes}"
         mended = {_place(finding) for edit in self.edits for finding in edit.findings}
         left = [] if self.status == INTERRUPTED else self.left  # for whatever was not tried
-        for cause in causes_of(finding for finding in left if _place(finding) not in mended):
+        causes = list(causes_of(finding for finding in left if _place(finding) not in mended))
+        untried = [cause.first for cause in causes if _place(cause.first) in self._untried]
+        if untried:
+            places = ", ".join(f"{f.rule} at {shown(f.file or '')}:{f.line}" for f in untried)
+            yield f"not tried within {self._limit:g} s (--search-limit): {places}"
+        for cause in causes:
+            if cause.first in untried:
+                continue
             what, why = "edit", _why(cause)
             if not why and (brought := self._brings.get(_place(cause.first))) is not None:
                 why = f": what removes it brings {brought[0]} at {shown(brought[1] or '')}:{brought[2]}"

@@ -1,6 +1,7 @@
 """What a search came to, as edits that can be looked at and written."""
 
 import functools
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from .source import decode
 def searched(
     first: Run, run: Runner | None, mine: Callable[[str], bool], unsafe: bool = True,
     skip: frozenset[object] = frozenset(), data: Callable[[str], bytes] = lambda file: Path(file).read_bytes(),
+    limit: float = math.inf,
 ) -> tuple[list[Edit], Search]:  # fmt: skip
     """The edits for what a run found, the safe ones first, and the search, whose `last` run is that with all of them.
 
@@ -27,8 +29,9 @@ def searched(
         unsafe: whether edits that are not safe are looked for too.
         skip: keys of findings that are known, and stay.
         data: gives the bytes of a file, as they were when the program ran.
+        limit: the seconds after which the search ends.
     """
-    search = Search(run, lambda file: decode(data(file))[0], first, mine, skip)
+    search = Search(run, lambda file: decode(data(file))[0], first, mine, skip, limit)
     search.mend(("safe",))
     safe = len(search.proofs)
     if unsafe:

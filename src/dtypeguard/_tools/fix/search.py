@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import math
 import operator
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -69,8 +70,10 @@ class Search:
 
     def __init__(
         self, run: Runner | None, read: Callable[[str], str], first: Run, mine: Callable[[str], bool],
-        skip: frozenset[object] = frozenset(),
+        skip: frozenset[object] = frozenset(), limit: float = math.inf,
     ) -> None:  # fmt: skip
+        self._ends = time.monotonic() + limit
+        self.untried: set[object] = set()  # keys of what was left when the seconds of the limit were over
         self._run, self._read, self._mine, self._skip = run, read, mine, skip
         self.state, self.last = State({}, {}), first
         self.proofs: list[Proof] = []
@@ -157,11 +160,16 @@ class Search:
                 cause for cause in causes
                 if self._key(cause) not in self._given_up and not any(_comes_of(cause, root) for root in roots)
             ]  # fmt: skip
-            if not pending:
+            self.untried = {self._key(cause) for cause in pending} if self._is_over else set()
+            if not pending or self.untried:
                 return
             first = min(pending, key=_rank)
-            if not self._mend_cause(first, kinds):
+            if not self._mend_cause(first, kinds) and not self._is_over:
                 self._given_up.add(self._key(first))
+
+    @property
+    def _is_over(self) -> bool:
+        return time.monotonic() > self._ends
 
     def _key(self, cause: Cause) -> tuple[str, str | None, int]:
         return self.state.key(cause.first)
@@ -198,7 +206,7 @@ class Search:
         nearly = 0.0 if cause.rule in _EXACT else math.inf if way is all_operands else _NEARLY
         for file in [file for file, text in state.texts.items() if text != self.state.texts.get(file)]:
             tried = list(way(self._edited(file, state, run)))[:_TRIES_MORE]
-            for changes in filter(None, tried):
+            for changes in filter(None, tried if not self._is_over else ()):
                 with contextlib.suppress(SyntaxError, ValueError):
                     edited = state.edited(changes, self._read)
                     ran = self._run_with(edited.texts)
@@ -233,7 +241,7 @@ class Search:
         for name, edits in itertools.groupby(self._edits(cause, state, kinds, depth), key=operator.itemgetter(0)):
             later: list[tuple[State, Run, list[Cause]]] = []
             for _, edited in edits:
-                if len(self._ran) > self._last_run:
+                if len(self._ran) > self._last_run or self._is_over:
                     return None
                 run = self._run_with(edited.texts)
                 new = self._judge(cause, state, base, edited, run)
