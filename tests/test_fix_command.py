@@ -330,7 +330,7 @@ def test_the_report_comes_before_the_search_and_what_was_not_tried_in_time_is_to
     report, _, edits = capsys.readouterr().out.partition("-- search")
     assert "warning[DG103]" in report
     assert "warning[DG103]" not in edits
-    assert "not tried within 0.001 s (--search-limit): DG103 at program.py:4\n" in edits
+    assert "not all was tried within 0.001 s (--search-limit) for DG103 at program.py:4\n" in edits
 
 
 def test_sarif_carries_fixes_and_github_suggestions(tmp_path):

@@ -210,7 +210,7 @@ class Mending:
         untried = [cause.first for cause in causes if _place(cause.first) in self._untried]
         if untried:
             places = ", ".join(f"{f.rule} at {shown(f.file or '')}:{f.line}" for f in untried)
-            yield f"not tried within {self._limit:g} s (--search-limit): {places}"
+            yield f"not all was tried within {self._limit:g} s (--search-limit) for {places}"
         for cause in causes:
             if cause.first in untried:
                 continue

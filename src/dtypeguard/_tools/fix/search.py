@@ -72,8 +72,8 @@ class Search:
         self, run: Runner | None, read: Callable[[str], str], first: Run, mine: Callable[[str], bool],
         skip: frozenset[object] = frozenset(), limit: float = math.inf,
     ) -> None:  # fmt: skip
-        self._ends = time.monotonic() + limit
-        self.untried: set[object] = set()  # keys of what was left when the seconds of the limit were over
+        self._ends = self._pauses = time.monotonic() + limit  # the search, and that for one cause
+        self.untried: set[object] = set()  # keys of causes for which the time was over
         self._run, self._read, self._mine, self._skip = run, read, mine, skip
         self.state, self.last = State({}, {}), first
         self.proofs: list[Proof] = []
@@ -151,7 +151,7 @@ class Search:
 
     def mend(self, kinds: tuple[str, ...]) -> None:
         """Find edits of these kinds for all causes, one after the other."""
-        self._given_up = set(self._skip)
+        self._given_up, self.untried = set(self._skip), set()
         while True:
             causes = causes_of(self.last.bad)
             whole = "unsafe" in kinds
@@ -160,16 +160,21 @@ class Search:
                 cause for cause in causes
                 if self._key(cause) not in self._given_up and not any(_comes_of(cause, root) for root in roots)
             ]  # fmt: skip
-            self.untried = {self._key(cause) for cause in pending} if self._is_over else set()
-            if not pending or self.untried:
+            now = time.monotonic()
+            if now > self._ends:
+                self.untried.update(map(self._key, pending))
+            if not pending or now > self._ends:
                 return
             first = min(pending, key=_rank)
-            if not self._mend_cause(first, kinds) and not self._is_over:
+            self._pauses = now + (self._ends - now) / 2  # a hard one leaves time for the others
+            if not self._mend_cause(first, kinds):
                 self._given_up.add(self._key(first))
+                if self._is_over:
+                    self.untried.add(self._key(first))
 
     @property
     def _is_over(self) -> bool:
-        return time.monotonic() > self._ends
+        return time.monotonic() > self._pauses
 
     def _key(self, cause: Cause) -> tuple[str, str | None, int]:
         return self.state.key(cause.first)
