@@ -17,6 +17,7 @@ import pkgutil
 import signal
 import sys
 import threading
+import tokenize
 import types
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
@@ -274,7 +275,24 @@ def _script(path: str, arguments: list[str]) -> Program:
         raise Usage(f"cannot read {path}: {(error.strerror or 'failed').lower()}") from error
     _set_up(os.path.dirname(os.path.realpath(file)), [path, *arguments])
     loader = importlib.machinery.SourceFileLoader("__main__", file)
-    return lambda: _execute(compile(source, file, "exec", dont_inherit=True), __file__=file, __loader__=loader)
+    return lambda: _execute(_compiled(source, file), __file__=file, __loader__=loader)
+
+
+def _compiled(source: bytes, file: str) -> types.CodeType:
+    """A script's code. As by Python, and not by `compile`, bytes that are no UTF-8 are refused in comments too."""
+    encoding = "utf-8"
+    with contextlib.suppress(SyntaxError):
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+    try:
+        source.decode(encoding)
+    except UnicodeDecodeError as error:
+        if encoding.startswith("utf-8"):
+            line = source[: error.start].count(b"\n") + 1
+            raise SyntaxError(
+                f"Non-UTF-8 code starting with '\\x{source[error.start]:02x}' in file {file} on line {line}, but no "
+                "encoding declared; see https://peps.python.org/pep-0263/ for details"
+            ) from None
+    return compile(source, file, "exec", dont_inherit=True)
 
 
 def _is_there(module: str) -> bool:
