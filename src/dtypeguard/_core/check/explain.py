@@ -8,7 +8,17 @@ from torch import Tensor, nn
 from ..base import private
 from ..base.codes import REFUSED, WRITTEN
 from ..base.dtypes import may_cast
-from ..base.errors import CastError, DeviceError, DtypeError, DtypeGuardError, Violation, headline, make_error, plain
+from ..base.errors import (
+    CastError,
+    DeviceError,
+    DtypeError,
+    DtypeGuardError,
+    Violation,
+    fix_of,
+    headline,
+    make_error,
+    plain,
+)
 from ..base.frames import caller, place, place_of
 from ..contract.model import Path, argument_of
 from .expressions import Arguments
@@ -109,8 +119,9 @@ def error_for(
 ) -> DtypeGuardError:
     contract = call.contract
     if torch.compiler.is_compiling():  # Dynamo can build an exception from one text, and only that
-        hint = f"[{violations[0].code or kind.code}]; the same call without torch.compile says what to write"
-        return kind(f"{contract.function}: {headline(violations[0])} {hint}")
+        fix = fix_of(violations)
+        more = "the same call without torch.compile says what to write" if fix is None else f"fix: {fix}"
+        return kind(f"{contract.function}: {headline(violations[0])} [{violations[0].code or kind.code}]; {more}")
     instead = ""
     keeps = [_without_loss(call, violation) for violation in violations]  # each, for each has a fix of its own
     if kind is not CastError and all(keeps) and all(violation.repairable for violation in violations):
