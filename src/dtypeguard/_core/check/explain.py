@@ -120,8 +120,8 @@ def error_for(
     contract = call.contract
     if torch.compiler.is_compiling():  # Dynamo can build an exception from one text, and only that
         fix = fix_of(violations)
-        more = "the same call without torch.compile says what to write" if fix is None else f"fix: {fix}"
-        return kind(f"{contract.function}: {headline(violations[0])} [{violations[0].code or kind.code}]; {more}")
+        write = "the same call without torch.compile says what to write" if fix is None else f"fix: {fix}"
+        return kind(f"{contract.function}: {headline(violations[0])} [{violations[0].code or kind.code}]; {write}")
     instead = ""
     keeps = [_without_loss(call, violation) for violation in violations]  # each, for each has a fix of its own
     if kind is not CastError and all(keeps) and all(violation.repairable for violation in violations):
