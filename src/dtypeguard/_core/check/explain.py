@@ -19,7 +19,7 @@ from ..base.errors import (
     make_error,
     plain,
 )
-from ..base.frames import caller, place, place_of
+from ..base.frames import caller, place, place_of, return_of
 from ..contract.model import Path, argument_of
 from .expressions import Arguments
 from .names import keeps_digits
@@ -142,7 +142,8 @@ def error_for(
     for violation in violations:
         violation.expression = arguments[violation.path]
     if call.leaving and not contract.guarded:  # the mistake is in the function, not where it is called
-        more["defined at"] = place_of(contract.body) or ""
+        line = return_of(contract.body)
+        more["defined at" if line is None else "return at"] = line or place_of(contract.body) or ""
     path, site = module_path(call), place(caller(frame))
     with private.no_function():
         return make_error(kind, contract.function, violations, path, site, axes, instead, more, placed)
