@@ -273,8 +273,14 @@ def test_what_is_never_written(tmp_path, monkeypatch, program, text):
     assert text not in made.data.decode()
 
 
-def test_an_edit_keeps_all_buffers_that_spoil_a_line_and_the_model_its_dtype(tmp_path, monkeypatch):
-    each = 'self.register_buffer("pos", table["pos"])\n        self.freq = nn.Buffer(table["freq"])'
+@pytest.mark.parametrize(
+    "each",
+    [
+        'self.register_buffer("pos", table["pos"])\n        self.freq = nn.Buffer(table["freq"])',
+        "for name in table:\n            self.register_buffer(name, table[name])",
+    ],
+)
+def test_an_edit_keeps_all_buffers_that_spoil_a_line_and_the_model_its_dtype(tmp_path, monkeypatch, each):
     monkeypatch.chdir(tmp_path)
     program = ROTATED.replace("REGISTERED", each)
     made = Mended(tmp_path / "program.py", f"{IMPORTS}\n{program}\n".encode())
@@ -287,7 +293,7 @@ def test_an_edit_keeps_all_buffers_that_spoil_a_line_and_the_model_its_dtype(tmp
 
 def test_an_edit_that_leaves_values_as_wrong_as_they_were_is_none(tmp_path, monkeypatch):
     """A cast behind the rounding hides it from a rule that only knows dtypes: the error is measured."""
-    every = "for name in table:\n            self.register_buffer(name, table[name])"
+    every = "for name in table:\n            setattr(self, name, nn.Buffer(table[name]))"
     monkeypatch.chdir(tmp_path)
     program = ROTATED.replace("REGISTERED", every)
     made = Mended(tmp_path / "program.py", f"{IMPORTS}\n{program}\n".encode())

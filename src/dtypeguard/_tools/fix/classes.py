@@ -52,10 +52,10 @@ def buffers_stay(place: Place, at: At) -> Iterator[Candidate]:
     for source in place.sources:
         owners: dict[cst.ClassDef, list[str]] = {}
         for name in place.names:
-            for value in source.buffers(name):
-                owner = next((one for one in source.up(value) if isinstance(one, cst.ClassDef)), None)
-                if owner is not None:
-                    owners.setdefault(owner, []).append(f"self.{name}")
+            around = [source.up(value) for value in source.buffers(name)]
+            found = [next((one for one in nodes if isinstance(one, cst.ClassDef)), None) for nodes in around]
+            for owner in dict.fromkeys(filter(None, found)):
+                owners.setdefault(owner, []).append(f"self.{name}")
         for owner, buffers in owners.items():
             methods = [one for one in owner.body.body if isinstance(one, cst.FunctionDef)]
             if methods and not any(one.name.value == "_apply" for one in methods):
