@@ -33,7 +33,7 @@ class Mended:
         self.last = search.last
         self.data = self.edits[-1].after[file] if self.edits else data
 
-    def run(self, texts):
+    def run(self, texts, values=False):
         data = self.path.read_bytes()
         text = texts.get(str(self.path), decode(data)[0])
         mended = text.encode(decode(data)[1])
@@ -41,9 +41,10 @@ class Mended:
         linecache.cache.pop(str(self.path), None)
         state = torch.get_rng_state(), torch.get_default_dtype()
         torch.manual_seed(0)
-        audit, out, error, raised = dtypeguard.audit(values=self.values), io.StringIO(), "", ()
+        audit, out, error, raised = dtypeguard.audit(values=values or self.values), io.StringIO(), "", ()
         merged = audit.report._recorder.findings.merged = set()
         results = audit.report._recorder.lineage.results = {}
+        followed = audit.report._recorder.values
         try:
             with contextlib.redirect_stdout(out), audit:
                 exec(compile(mended, self.path, "exec"), {"__name__": "__main__", "__file__": str(self.path)})
@@ -69,4 +70,5 @@ class Mended:
             casts=casts,
             merged=tuple(merged),
             results=results,
+            errors=followed and followed.errors(),
         )

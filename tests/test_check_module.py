@@ -656,3 +656,11 @@ def test_it_tells_a_terminal_how_far_it_is_after_two_seconds(monkeypatch, capsys
     check_module(Linear, batch=X, dtype=[F32, F64], region=[None])
     told = "".join(f"\r\x1b[Kdtypeguard: check_module(Linear): {n} of 4 cells in {n + 1} s" for n in (2, 3))
     assert capsys.readouterr().err == (f"{told}\r\x1b[K" if terminal else "")
+
+
+def test_a_log_is_told_every_thirty_seconds(monkeypatch, capsys):
+    clock = iter(range(0, 1000, 20))
+    monkeypatch.setattr("dtypeguard._core.base.progress.time.monotonic", lambda: next(clock))
+    check_module(Linear, batch=X, dtype=[F32, F64], region=[None])
+    lines = [f"dtypeguard: check_module(Linear): {n} of 4 cells in {20 * (n + 1)} s" for n in (1, 3)]
+    assert capsys.readouterr().err.splitlines() == lines

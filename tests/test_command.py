@@ -140,6 +140,14 @@ def test_what_is_no_python(command, write, data, option):
     assert REPORT.search(out)
 
 
+def test_a_comment_in_another_encoding_is_refused_as_by_python(command, write):
+    write("app.py", b"import torch\n# \xe9\n")
+    status, _, err = python("app.py")
+    mine = command("audit", "app.py")
+    assert (mine[0], mine[2]) == (status, err)
+    assert status == 1
+
+
 @pytest.mark.parametrize(
     "name", ["app", "app.txt", "app.pyw", "a b.py", "-app.py", "äpp.py", "link.py", "./app", "deep/../app"]
 )
@@ -800,6 +808,7 @@ def test_doctor(command, write):
         "dtypeguard", "python", "torch", "devices", "default_dtype", "autocast", "mode", "casting", "rules",
         "internals", "optional",
     ]  # fmt: skip
+    assert all(name in facts["optional"] for name in ("pytest", "libcst", "shtab", "safetensors"))
     assert facts["default_dtype"] == "float32"
     assert facts["mode"].startswith("lenient (")
     assert facts["rules"].endswith(f"{len(RULES)} of {len(RULES)} on")

@@ -459,7 +459,7 @@ def torch_s_own_error_after_a_repair():
 VARIES = {  # from one run, Python or torch to the next
     r"at 0x\w+>: [\w<].*": "at ...>: ...",
     r":\d+, in ": ":LINE, in ",
-    r"(?m)(defined at .*):\d+$": r"\1:LINE",
+    r"(?m)((defined|return) at .*):\d+$": r"\1:LINE",
     r"integer division or modulo by zero": "division by zero",  # Python < 3.14: more words; goes with that floor
     r"no Python expression \(.*\)": "no Python expression (...)",
     r"(?m)^RuntimeError: .*": "RuntimeError: ...",

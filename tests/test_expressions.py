@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import torch
-from jaxtyping import Float, Float32
+from jaxtyping import Float, Float32, Int64
 from torch import Tensor, nn
 
 import dtypeguard
@@ -157,6 +157,24 @@ def test_an_error_names_what_the_caller_wrote(way):
         assert error.expression == text
         assert error.fix.endswith(fix(operand))
         assert f"  passed as  {text}\n" in str(error)
+
+
+def test_a_cast_at_the_end_of_an_argument_makes_way_for_the_one_that_is_wanted():
+    @enforce
+    def looked_up(ids: Int64[Tensor, "n"], scale: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+        return scale
+
+    ids = torch.arange(3)
+    calls = {
+        "ids.to(torch.int64)": lambda: looked_up(ids.float(), good),
+        "(ids + 1).to(torch.int64)": lambda: looked_up((ids + 1).to(torch.int32), good),
+        "good.to(torch.float32)": lambda: looked_up(ids, good.to(dtype=torch.float64)),
+        "good.long().to(torch.float32)": lambda: looked_up(ids, good.long()),  # which truncates
+    }
+    for text, call in calls.items():
+        with dtypeguard.mode("strict"), pytest.raises(dtypeguard.DtypeError) as caught:
+            call()
+        assert caught.value.fix.startswith(text)
 
 
 def test_a_result_is_named_by_what_it_is():

@@ -247,6 +247,15 @@ def test_a_report_has_edits_that_nobody_has_run_and_writes_the_safe_ones(tmp_pat
     assert report.apply() == []
 
 
+def test_an_edit_is_shown_in_a_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("program.py").write_text("import torch\nx = torch.ones(3)\nx.half()\n")
+    with dtypeguard.audit() as report:
+        exec(compile(Path("program.py").read_text(), "program.py", "exec"), {})
+    edit = "<edit of program.py: deletes the cast that nothing reads (safe, not proven): removes DG103 at program.py:3>"
+    assert repr(report.edits) == f"[{edit}]"
+
+
 def test_a_file_that_has_changed_is_left_alone(tmp_path):
     report = report_of(tmp_path / "program.py")
     assert report.edits

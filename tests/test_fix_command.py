@@ -12,6 +12,7 @@ import time
 import pytest
 
 from dtypeguard.__main__ import main
+from dtypeguard._tools.fix.command import Mending
 
 DISCARDED = "import torch\n\nx = torch.ones(3)\nx.half()\nprint(x.sum().item())\n"
 TRAINING = """\
@@ -126,6 +127,17 @@ def test_a_suite_is_mended(tmp_path):
     assert "torch.ones(2, dtype=torch.float32)" in (tmp_path / "lib.py").read_text()
 
 
+PAST_SCALER = """\
+import torch
+from torch import nn
+model = nn.Linear(8, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+scaler.scale(model(torch.ones(2, 8)).square().mean()).backward()
+opt.step()
+scaler.update()
+"""
+
 # What is said, and that nothing is written.
 LEFT = {
     "a program that asks for input": (
@@ -135,6 +147,9 @@ LEFT = {
     "an exception that no finding explains": (
         DISCARDED + "raise ValueError('other')\n", [],
         "no edits: it ends with an exception that no finding explains (ValueError: other)",
+    ),
+    "an exception that a line before it led to": (
+        PAST_SCALER, [], "# steps the optimizer by the scaler (safe, --fix writes it): removes DG312 at program.py:7",
     ),
     "code without a file": (
         "import torch\nx = torch.ones(3)\nexec(compile('x.half()\\n', '<made>', 'exec'))\n", [],
@@ -280,6 +295,11 @@ USAGE = {
         "--diff shows edits and writes nothing, --fix writes them: give one of the two",
     ),
     "no seconds": (["--diff", "--prove-limit", "-1", "x.py"], "-1 is no number of seconds"),
+    "a limit of no runs": (
+        ["--diff", "--no-prove", "--prove-limit", "9", "x.py"],
+        "--no-prove runs nothing again, so --prove-limit has nothing to limit: give one of the two",
+    ),
+    "a limit of no search": (["--search-limit", "9", "x.py"], "--search-limit go with --diff and --fix"),
     "unsafe alone": (["--unsafe-fixes", "x.py"], "--unsafe-fixes goes with --fix"),
 }
 
@@ -299,6 +319,18 @@ def test_without_libcst_the_extra_is_named(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         main(["audit", "--diff", "x.py"])
     assert "edits need libcst: pip install 'dtypeguard[fix]'" in capsys.readouterr().err
+
+
+def test_the_report_comes_before_the_search_and_what_was_not_tried_in_time_is_told(tmp_path, monkeypatch, capsys):
+    (tmp_path / "program.py").write_text(DISCARDED)
+    monkeypatch.chdir(tmp_path)
+    mend = Mending.mend
+    monkeypatch.setattr(Mending, "mend", lambda *given: print("-- search") or mend(*given))
+    assert main(["audit", "--diff", "--search-limit", "0.001", "program.py"]) == 1
+    report, _, edits = capsys.readouterr().out.partition("-- search")
+    assert "warning[DG103]" in report
+    assert "warning[DG103]" not in edits
+    assert "not all was tried within 0.001 s (--search-limit) for DG103 at program.py:4\n" in edits
 
 
 def test_sarif_carries_fixes_and_github_suggestions(tmp_path):

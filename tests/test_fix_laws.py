@@ -186,6 +186,24 @@ WRITTEN = {
     ),
 }
 
+ROTATED = """class Rotated(nn.Module):
+    def __init__(self, d=16):
+        super().__init__()
+        self.lin = nn.Linear(d, d)
+        table = {"pos": torch.arange(2000.0), "freq": 1.0 / 10000 ** (torch.arange(0, d, 2) / d)}
+        REGISTERED
+
+    def forward(self, x):
+        angles = self.pos[: x.shape[1], None] * self.freq
+        rot = torch.cat([angles.sin(), angles.cos()], -1)
+        return self.lin(x + rot)
+
+
+model = Rotated().to(torch.bfloat16)
+print(model(torch.randn(1, 1500, 16, dtype=torch.bfloat16)).dtype)
+"""
+
+
 # The program, and what no edit writes in it.
 NEVER = {
     "floats are not divided in integers": (
@@ -253,6 +271,34 @@ def test_what_is_never_written(tmp_path, monkeypatch, program, text):
     made = edited(tmp_path, monkeypatch, program)
     assert made.first.bad
     assert text not in made.data.decode()
+
+
+@pytest.mark.parametrize(
+    "each",
+    [
+        'self.register_buffer("pos", table["pos"])\n        self.freq = nn.Buffer(table["freq"])',
+        "for name in table:\n            self.register_buffer(name, table[name])",
+    ],
+)
+def test_an_edit_keeps_all_buffers_that_spoil_a_line_and_the_model_its_dtype(tmp_path, monkeypatch, each):
+    monkeypatch.chdir(tmp_path)
+    program = ROTATED.replace("REGISTERED", each)
+    made = Mended(tmp_path / "program.py", f"{IMPORTS}\n{program}\n".encode())
+    assert made.first.bad
+    assert made.last.bad == []
+    lines = [line.strip() for line in made.data.decode().splitlines()]
+    assert "self.freq, self.pos = (one.to(fn(one.new_empty(0)).device) for one in kept)" in lines
+    assert "model = Rotated().to(torch.bfloat16)" in lines
+
+
+def test_an_edit_that_leaves_values_as_wrong_as_they_were_is_none(tmp_path, monkeypatch):
+    """A cast behind the rounding hides it from a rule that only knows dtypes: the error is measured."""
+    every = "for name in table:\n            setattr(self, name, nn.Buffer(table[name]))"
+    monkeypatch.chdir(tmp_path)
+    program = ROTATED.replace("REGISTERED", every)
+    made = Mended(tmp_path / "program.py", f"{IMPORTS}\n{program}\n".encode())
+    assert made.first.bad
+    assert "self.freq).float()" not in made.data.decode()
 
 
 @pytest.mark.parametrize(("program", "gone"), RIGHT.values(), ids=RIGHT)

@@ -87,6 +87,13 @@ def test_the_file_gives_defaults_and_the_command_line_counts_before_it(project, 
     assert getattr(parsed(*line.split()), option) == value
 
 
+@pytest.mark.parametrize("line", ["audit app.py", "audit --diff --no-prove app.py"])
+def test_a_limit_of_runs_that_prove_edits_waits_until_there_are_such(project, capsys, line):
+    folder = project("[tool.dtypeguard]\naudit.prove-limit = 9\naudit.search-limit = 99\n").parent
+    (folder / "app.py").write_text("import torch\n")
+    assert main(line.split()) == 0, capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("table", "line", "option", "value"),
     [

@@ -304,6 +304,8 @@ def _audit_options(audit: argparse.ArgumentParser) -> None:
     add("--no-prove", dest="prove", action="store_false", help="do not run the program again: edits are best guesses")
     says = "seconds after which a run to prove edits may end, if the findings were seen (default: 60)"
     add("--prove-limit", type=_seconds, metavar="SECONDS", help=says)
+    says = "seconds after which no more edits are looked for (default: 300)"
+    add("--search-limit", type=_seconds, metavar="SECONDS", help=says)
     add("--baseline", metavar="PATH", help="print, and fail on, only findings that are not in this file")
     add("--write-baseline", metavar="PATH", help="write the findings to this file, and do not fail on them")
     add("-m", dest="module", action="store_true", help="the program is a module, as in `python -m`")

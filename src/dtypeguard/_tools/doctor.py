@@ -16,7 +16,7 @@ from .._core.base.usage import Failed
 from .._engine.watch.rule import RULES, Severity
 from .._engine.watch.selection import Selection
 
-_OPTIONAL = ("rich", "jinja2", "hypothesis", "pytest")
+_OPTIONAL = ("rich", "jinja2", "hypothesis", "pytest", "safetensors", "libcst", "shtab")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -192,10 +192,15 @@ for _public in [*globals().values()]:
 
 
 class Expression(NamedTuple):
-    """The text of an argument, and the same as an operand: `steps / 10`, `(steps / 10)`."""
+    """The text of an argument, and the same as an operand: `steps / 10`, `(steps / 10)`.
+
+    Attributes:
+        bare: the operand without the cast to a number's dtype at its end, or None where it has none.
+    """
 
     text: str
     operand: str
+    bare: str | None = None
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -238,6 +243,8 @@ def fix_of(violations: Iterable[Violation]) -> str | None:
         expression = _RETURNED if v.returned else v.expression or Expression(v.argument, v.argument)
         closed = v.fix[0].endswith("(") and not v.fix[-1].startswith(".")
         text = (expression.text if closed else expression.operand).join(_at_return(v) if v.returned else v.fix)
+        if expression.bare is not None and _casts_at_once(v):
+            text = expression.bare.join(part.removeprefix(".round()") for part in v.fix)
         simple = not any(" " in part for part in v.fix)
         if chains and v.fix[0] == "" and len(v.fix) > 1:
             text = known.join(v.fix)
@@ -245,6 +252,13 @@ def fix_of(violations: Iterable[Violation]) -> str | None:
             text = "; ".join(filter(None, (known, text)))
         fixes[v.argument] = text, simple
     return "; ".join(dict.fromkeys(text for text, _ in fixes.values() if text)) or None
+
+
+def _casts_at_once(v: Violation) -> bool:
+    """Whether a value that was cast may get the wanted dtype in place of that: not floats, where `.int()` truncated."""
+    if not isinstance(v.expected, torch.dtype) or not isinstance(v.actual, torch.dtype):
+        return False
+    return v.actual.is_floating_point or not v.expected.is_floating_point
 
 
 def plain(fact: Any) -> str:

@@ -1,5 +1,6 @@
 """The user's own line: which frames of the stack are dtypeguard's, torch's, or an installed package's."""
 
+import dis
 import functools
 import inspect
 import linecache
@@ -254,6 +255,17 @@ def place_of(fn: Any) -> str | None:
     lines = islice(linecache.getlines(code.co_filename), code.co_firstlineno - 1, None)
     below = next((n for n, line in enumerate(lines) if f"def {code.co_name}" in line), 0)
     return f"{shown(code.co_filename)}:{code.co_firstlineno + below}"
+
+
+def return_of(fn: Any) -> str | None:
+    """`net.py:14`: the line of a function's `return`, if it has one and no other."""
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    if code is None or code.co_flags & (inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR):
+        return None
+    steps = dis.get_instructions(code)
+    lines = {step.positions and step.positions.lineno for step in steps if step.opname.startswith("RETURN_")}
+    lines = {line for line in lines if line and "return" in linecache.getline(code.co_filename, line)}
+    return f"{shown(code.co_filename)}:{lines.pop()}" if len(lines) == 1 else None
 
 
 def shown(file: str) -> str:

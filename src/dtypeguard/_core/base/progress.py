@@ -1,4 +1,4 @@
-"""A line for what takes longer than somebody who waits expects: on a terminal, or below a notebook's cell."""
+"""A line for what takes longer than somebody who waits expects: on a terminal, below a notebook's cell, or in a log."""
 
 import contextlib
 import functools
@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 _PATIENCE = 2.0  # seconds until something is shown
 _AGAIN, _NEXT = 0.2, 10.0  # and until it is shown anew in its place, or as another line
+_LOGGED = 30.0  # the same where standard error is a file
 _ERASE = "\r\x1b[K"
 
 
@@ -19,7 +20,8 @@ class _Line:
     def __init__(self, what: str, alone: bool) -> None:
         self._what, self._alone = what, alone
         self._began = time.monotonic()
-        self._due = self._began + (_PATIENCE if alone or _kernel() else _NEXT)
+        self._log = alone and not _kernel() and not _is_terminal(sys.stderr)
+        self._due = self._began + (_LOGGED if self._log else _PATIENCE if alone or _kernel() else _NEXT)
         self._handle: Any = None  # of the output below a cell
         self._shown = False
 
@@ -28,19 +30,18 @@ class _Line:
         if now <= self._due:
             return
         text, took = f"dtypeguard: {self._what}: {say()}", now - self._began
-        self._due = now + (_AGAIN if self._alone or self._handle else _NEXT)
+        self._due = now + (_LOGGED if self._log else _AGAIN if self._alone or self._handle else _NEXT)
         self._show(f"{text} in {took:.0f} s")
 
     def _show(self, text: str) -> None:
         stream = sys.stderr if self._alone else sys.__stderr__  # which an audited program may replace
         if _kernel():
             self._below(text)
-        elif stream is not None and stream.isatty():
-            if self._alone:
-                print(f"{_ERASE}{text}", end="", file=stream, flush=True)
-            else:  # lines of the program's own come between
-                print(text, file=stream, flush=True)
+        elif stream is not None and self._alone and not self._log:
+            print(f"{_ERASE}{text}", end="", file=stream, flush=True)
             self._shown = True
+        elif stream is not None and (self._log or _is_terminal(stream)):  # lines of the program's own come between
+            print(text, file=stream, flush=True)
 
     def _below(self, text: str) -> None:
         """The same output of the cell again and again."""
@@ -54,11 +55,15 @@ class _Line:
     def erase(self) -> None:
         if self._handle is not None:
             self._below("")
-        elif self._shown and self._alone:
+        elif self._shown:
             print(_ERASE, end="", file=sys.stderr, flush=True)
 
 
 _line: _Line | None = None  # of the outermost task: what it calls tells how far it is, too
+
+
+def _is_terminal(stream: Any) -> bool:
+    return stream is not None and bool(stream.isatty())
 
 
 def _kernel() -> bool:
@@ -74,7 +79,7 @@ def task(what: str, alone: bool = True) -> Iterator[None]:
     Args:
         what: its name.
         alone: whether nothing else writes meanwhile, so that the line can stand still. Otherwise it comes every ten
-            seconds.
+            seconds. Where standard error is no terminal, what is alone tells it every thirty seconds.
     """
     global _line
     if _line is not None:

@@ -8,8 +8,18 @@ from torch import Tensor, nn
 from ..base import private
 from ..base.codes import REFUSED, WRITTEN
 from ..base.dtypes import may_cast
-from ..base.errors import CastError, DeviceError, DtypeError, DtypeGuardError, Violation, headline, make_error, plain
-from ..base.frames import caller, place, place_of
+from ..base.errors import (
+    CastError,
+    DeviceError,
+    DtypeError,
+    DtypeGuardError,
+    Violation,
+    fix_of,
+    headline,
+    make_error,
+    plain,
+)
+from ..base.frames import caller, place, place_of, return_of
 from ..contract.model import Path, argument_of
 from .expressions import Arguments
 from .names import keeps_digits
@@ -109,8 +119,9 @@ def error_for(
 ) -> DtypeGuardError:
     contract = call.contract
     if torch.compiler.is_compiling():  # Dynamo can build an exception from one text, and only that
-        hint = f"[{violations[0].code or kind.code}]; the same call without torch.compile says what to write"
-        return kind(f"{contract.function}: {headline(violations[0])} {hint}")
+        fix = fix_of(violations)
+        write = "the same call without torch.compile says what to write" if fix is None else f"fix: {fix}"
+        return kind(f"{contract.function}: {headline(violations[0])} [{violations[0].code or kind.code}]; {write}")
     instead = ""
     keeps = [_without_loss(call, violation) for violation in violations]  # each, for each has a fix of its own
     if kind is not CastError and all(keeps) and all(violation.repairable for violation in violations):
@@ -131,7 +142,8 @@ def error_for(
     for violation in violations:
         violation.expression = arguments[violation.path]
     if call.leaving and not contract.guarded:  # the mistake is in the function, not where it is called
-        more["defined at"] = place_of(contract.body) or ""
+        line = return_of(contract.body)
+        more["defined at" if line is None else "return at"] = line or place_of(contract.body) or ""
     path, site = module_path(call), place(caller(frame))
     with private.no_function():
         return make_error(kind, contract.function, violations, path, site, axes, instead, more, placed)

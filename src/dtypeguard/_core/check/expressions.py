@@ -35,6 +35,7 @@ _OPERANDS = (*_PLACES, ast.Call, ast.List, ast.Tuple, ast.Dict, ast.ListComp, as
 _SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 # Their methods are no models and no functions of the user, but may call one: `outputs.extend(map(model, batches))`.
 _CONTAINERS = (list, dict, set, str, collections.deque)
+_NUMBERS = frozenset("float half double bfloat16 float16 float32 float64 int long short int16 int32 int64".split())
 _UNKNOWN = object()
 
 
@@ -67,8 +68,25 @@ class Arguments:
                 text = written((text, *steps))
                 if len(text) > _LONGEST or text == written(path) or isinstance(node, ast.Constant):
                     return None
-                return Expression(text, text if isinstance(node, _OPERANDS) else f"({text})")
+                cast = None if steps else _before_cast(node)
+                bare = None if cast is None else _as_operand(cast, ast.get_source_segment(self._text, cast) or "")
+                return Expression(text, _as_operand(node, text), bare)
         return None
+
+
+def _as_operand(node: ast.expr, text: str) -> str:
+    return text if isinstance(node, _OPERANDS) else f"({text})"
+
+
+def _before_cast(node: ast.expr) -> ast.expr | None:
+    """What an expression casts at its end: `ids` of `ids.float()`."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.lineno != node.end_lineno:
+        return None
+    given = [*node.args, *(keyword.value for keyword in node.keywords)]
+    name = node.func.attr
+    if name in ("to", "type") and len(given) == 1 and isinstance(given[0], ast.Attribute):
+        name, given = given[0].attr, []
+    return node.func.value if name in _NUMBERS and not given else None
 
 
 def _frames(frame: FrameType) -> tuple[FrameType | None, list[CodeType] | None]:

@@ -94,6 +94,16 @@ class Values:
         """Operations that were not shadowed, and how often."""
         return Counter() if self._shadow is None else self._shadow.opaque
 
+    def errors(self) -> dict[tuple[str, int], float] | None:
+        """By line, file and number, the largest error of its values; None where these have no shadow."""
+        found: dict[tuple[str, int], float] = {}
+        if self._shadow is None:
+            return None
+        for row in self.rows:
+            place = row.site.file, row.site.line
+            found[place] = max(row.error, found.get(place, 0.0))
+        return found
+
     def summary(self) -> dict[str, Any]:
         """For the report."""
         steps, shadow = self._audit.steps, self._shadow

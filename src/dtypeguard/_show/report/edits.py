@@ -75,6 +75,10 @@ class Edit(Row):
     before: Mapping[str, bytes] = field(repr=False)
     after: Mapping[str, bytes] = field(repr=False)
 
+    def __repr__(self) -> str:
+        safe, proven = ("safe" if self.safe else "not safe"), ("proven" if self.proven else "not proven")
+        return f"<edit of {self.path}: {self.does} ({safe}, {proven}): removes {self.removes}>"
+
     def data(self, findings: list[Finding]) -> dict[str, object]:
         """The edit as plain data; what it removes by the numbers of findings."""
         places = {(f.rule, f.file, f.line) for f in self.findings}

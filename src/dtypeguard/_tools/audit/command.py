@@ -17,6 +17,7 @@ import pkgutil
 import signal
 import sys
 import threading
+import tokenize
 import types
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
@@ -53,8 +54,13 @@ def run(options: argparse.Namespace) -> int:
         from ..fix.command import Mending
 
         mending = Mending(options)
-    elif not options.prove or options.prove_limit is not None:
-        raise Usage("--no-prove and --prove-limit go with --diff and --fix")
+    # What pyproject.toml says of them waits until it is wanted.
+    given = [name for name in ("prove", "prove_limit", "search_limit") if _is_given(options, name)]
+    limits = [name.replace("_", "-") for name in given if name != "prove"]
+    if mending is None and given:
+        raise Usage("--no-prove, --prove-limit and --search-limit go with --diff and --fix")
+    if limits and not options.prove:
+        raise Usage(f"--no-prove runs nothing again, so --{limits[0]} has nothing to limit: give one of the two")
     program = begun(options.program, options.arguments, options.module)
     with contextlib.ExitStack() as stack:
         if options.json == STDOUT:
@@ -71,9 +77,12 @@ def run(options: argparse.Namespace) -> int:
                 print(f"rank {ranks.rank}:\n{report}\nexit status {status}: the program's own", file=sys.stderr)
             return status
         out = out if not out.closed else sys.stderr
-        if mending is not None:
-            report._edits = mending.mend(report, status, baseline)
         return conclude(report, status, options, baseline, out, mending, notes)
+
+
+def _is_given(options: argparse.Namespace, name: str) -> bool:
+    """Whether an option stands on the command line."""
+    return getattr(options, name) is not options.parser.get_default(name)
 
 
 def _check(options: argparse.Namespace) -> Baseline | None:
@@ -266,7 +275,24 @@ def _script(path: str, arguments: list[str]) -> Program:
         raise Usage(f"cannot read {path}: {(error.strerror or 'failed').lower()}") from error
     _set_up(os.path.dirname(os.path.realpath(file)), [path, *arguments])
     loader = importlib.machinery.SourceFileLoader("__main__", file)
-    return lambda: _execute(compile(source, file, "exec", dont_inherit=True), __file__=file, __loader__=loader)
+    return lambda: _execute(_compiled(source, file), __file__=file, __loader__=loader)
+
+
+def _compiled(source: bytes, file: str) -> types.CodeType:
+    """A script's code. As by Python, and not by `compile`, bytes that are no UTF-8 are refused in comments too."""
+    encoding = "utf-8"
+    with contextlib.suppress(SyntaxError):
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+    try:
+        source.decode(encoding)
+    except UnicodeDecodeError as error:
+        if encoding.startswith("utf-8"):
+            line = source[: error.start].count(b"\n") + 1
+            raise SyntaxError(
+                f"Non-UTF-8 code starting with '\\x{source[error.start]:02x}' in file {file} on line {line}, but no "
+                "encoding declared; see https://peps.python.org/pep-0263/ for details"
+            ) from None
+    return compile(source, file, "exec", dont_inherit=True)
 
 
 def _is_there(module: str) -> bool:

@@ -39,7 +39,7 @@ def conclude(
     report: AuditReport, status: int, options: argparse.Namespace, baseline: Baseline | None, out: TextIO,
     mending: Mending | None = None, notes: Sequence[str] = (),
 ) -> int:  # fmt: skip
-    """Print and write what was asked for, and give the exit status."""
+    """Look for edits; print and write what was asked for, and give the exit status."""
     least = "warning" if options.fail_on == "never" else options.fail_on
     findings = report.findings
     unknown = list(findings) if baseline is None else baseline.new(findings)
@@ -47,6 +47,14 @@ def conclude(
     new = [finding for finding in unknown if reaches(finding.severity, least)]
     accepted = options.fail_on == "never" or (options.write_baseline and baseline is None)
     shown = [finding for finding in unknown if reaches(finding.severity, options.severity)]
+    to_file = options.output not in (None, STDOUT)
+    report._proven, report._least = options.prove, least
+    # What does not change with edits is shown before the search for them, which takes its time.
+    first = options.diff and options.format == "text" and not to_file and (status or new or not options.quiet)
+    if first:
+        _print(_format_report(report, shown, options, out, [], []), out)
+    if mending is not None:
+        report._edits = mending.mend(report, status, baseline)
     cut = mending is not None and mending.status == INTERRUPTED != status
     if mending is not None and mending.status is not None:
         status = mending.status
@@ -60,12 +68,10 @@ def conclude(
     quiet = options.quiet and not ended
     old = counted(causes_of(finding for finding in known if reaches(finding.severity, least)))
     reason = "the search for edits was interrupted" if cut else _reason(report, status, new, least, options, old)
-    to_file = options.output not in (None, STDOUT)
     edits = [] if mending is None else [*mending.edits, *mending.written]
-    report._proven, report._least = options.prove, least
     mended = {_place(finding) for edit in ([] if mending is None else mending.written) for finding in edit.findings}
     fixed = [finding for finding in findings if _place(finding) in mended]  # a line may have several of one rule
-    text = _format_report(report, shown, options, None if to_file else out, edits, fixed)
+    text = "" if first else _format_report(report, shown, options, None if to_file else out, edits, fixed)
     notes = [*notes, *([] if mending is None else mending.lines()), *_too_late(options)]
     if stands_alone(options):
         notes.append(report._text(Style.of(sys.stderr), shown, fixed=fixed))
@@ -83,15 +89,19 @@ def conclude(
     except OSError as error:
         notes.append(f"cannot write: {error}")
         ended, reason = ended or 2, reason if ended else "a file could not be written"
-    with contextlib.suppress(AttributeError, ValueError):
-        out.reconfigure(errors="backslashreplace")  # type: ignore[attr-defined]  # a terminal that cannot show it all
-    if text and not (quiet and options.format == "text"):
-        print(text, file=out)
+    _print("" if quiet and options.format == "text" else text, out)
     if not quiet or (mending is not None and mending.written):
         notes += [*_next(report, ended, new, options, mending), f"exit status {ended}: {reason}"]
         print(*notes, sep="\n", file=sys.stderr if stands_alone(options) else out)
     out.flush()
     return ended
+
+
+def _print(text: str, out: TextIO) -> None:
+    with contextlib.suppress(AttributeError, ValueError):
+        out.reconfigure(errors="backslashreplace")  # type: ignore[attr-defined]  # a terminal that cannot show it all
+    if text:
+        print(text, file=out, flush=True)
 
 
 def _place(finding: Finding) -> tuple[str, str | None, int | None]:

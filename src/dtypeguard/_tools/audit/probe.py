@@ -192,6 +192,7 @@ def run(folder: str) -> None:
         "operations": report._recorder.operations, "outside": fence.outside,
         "files": [file for file in loaded if inside(file, copy)], "merged": list(merged),
         "casts": recorder.findings.conversions(), "results": results,
+        "errors": recorder.values and recorder.values.errors(),
     }  # fmt: skip
     with open(os.path.join(folder, "result"), "wb") as stream:
         pickle.dump(result, stream)

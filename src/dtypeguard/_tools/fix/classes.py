@@ -50,18 +50,26 @@ def as_buffer(place: Place, at: At) -> Iterator[Candidate]:
 def buffers_stay(place: Place, at: At) -> Iterator[Candidate]:
     """Keeps the buffer in its dtype, whatever the module is converted to."""
     for source in place.sources:
-        for name in place.finding.parameters:
-            for value, _ in source.registered(name):
-                owner = next((one for one in source.up(value) if isinstance(one, cst.ClassDef)), None)
-                methods = [] if owner is None else [one for one in owner.body.body if isinstance(one, cst.FunctionDef)]
-                if methods and not any(one.name.value == "_apply" for one in methods):
-                    change = source.after_line(
-                        methods[0], "", "def _apply(self, fn, recurse=True):", f"{_STEP}kept = self.{name}",
-                        f"{_STEP}super()._apply(fn, recurse)", f"{_STEP}self.{name} = kept.to(self.{name}.device)",
-                        f"{_STEP}return self",
-                    )  # fmt: skip
-                    empty = f"{source.indent(methods[0])}{source.newline}"
-                    yield [Change(change.file, change.begin, change.end, change.text.replace(empty, source.newline, 1))]
+        owners: dict[cst.ClassDef, list[str]] = {}
+        for name in place.names:
+            around = [source.up(value) for value in source.buffers(name)]
+            found = [next((one for one in nodes if isinstance(one, cst.ClassDef)), None) for nodes in around]
+            for owner in dict.fromkeys(filter(None, found)):
+                owners.setdefault(owner, []).append(f"self.{name}")
+        for owner, buffers in owners.items():
+            methods = [one for one in owner.body.body if isinstance(one, cst.FunctionDef)]
+            if methods and not any(one.name.value == "_apply" for one in methods):
+                every = ", ".join(buffers)
+                lines = [f"kept, {every} = {every}, None"]
+                back = "kept.to(fn(kept.new_empty(0)).device)"
+                if len(buffers) > 1:
+                    lines = [f"kept = {every}", f"{' = '.join(buffers)} = None"]
+                    back = "(one.to(fn(one.new_empty(0)).device) for one in kept)"
+                lines += ["super()._apply(fn, recurse)", f"{every} = {back}", "return self"]
+                lines = [_STEP + line for line in lines]
+                change = source.after_line(methods[0], "", "def _apply(self, fn, recurse=True):", *lines)
+                empty = f"{source.indent(methods[0])}{source.newline}"
+                yield [Change(change.file, change.begin, change.end, change.text.replace(empty, source.newline, 1))]
 
 
 @move

@@ -48,11 +48,17 @@ class At:
 
 @dataclass
 class Place:
-    """A finding, the code that it is about, and the files of the program."""
+    """A finding, the code that it is about, and the files of the program.
+
+    Attributes:
+        finding: the one that stands for its cause.
+        names: the parameters and buffers of all findings of the cause.
+    """
 
     finding: Finding
     open: Callable[[str], Source]
     files: list[str]
+    names: tuple[str, ...]
 
     def _at(self, spot: Spot | None) -> At | None:
         if spot is None:

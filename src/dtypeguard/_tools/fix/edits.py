@@ -1,6 +1,7 @@
 """What a search came to, as edits that can be looked at and written."""
 
 import functools
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,13 +11,14 @@ from ..._show.report.edits import Edit, blocks_of, diff_of, replacements_of
 from ..._show.report.report import AuditReport
 from .code import MOVES
 from .program import Run
-from .search import Proof, Search
+from .search import Proof, Runner, Search
 from .source import decode
 
 
 def searched(
-    first: Run, run: Callable[..., Run] | None, mine: Callable[[str], bool], unsafe: bool = True,
+    first: Run, run: Runner | None, mine: Callable[[str], bool], unsafe: bool = True,
     skip: frozenset[object] = frozenset(), data: Callable[[str], bytes] = lambda file: Path(file).read_bytes(),
+    limit: float = math.inf,
 ) -> tuple[list[Edit], Search]:  # fmt: skip
     """The edits for what a run found, the safe ones first, and the search, whose `last` run is that with all of them.
 
@@ -27,8 +29,9 @@ def searched(
         unsafe: whether edits that are not safe are looked for too.
         skip: keys of findings that are known, and stay.
         data: gives the bytes of a file, as they were when the program ran.
+        limit: the seconds after which the search ends.
     """
-    search = Search(run, lambda file: decode(data(file))[0], first, mine, skip)
+    search = Search(run, lambda file: decode(data(file))[0], first, mine, skip, limit)
     search.mend(("safe",))
     safe = len(search.proofs)
     if unsafe:

@@ -178,6 +178,19 @@ class Source(Text):
         named = [row for row in rows if len(row) == 2 and isinstance(row[0], cst.SimpleString)]
         return [(value, None) for key, value in named if getattr(key, "evaluated_value", None) == name]
 
+    def buffers(self, name: str) -> list[Node]:
+        """Where a buffer of this name is registered, also by `self.name = nn.Buffer(...)`, or by a variable for it."""
+        assigned = [one for one in self.of(cst.Assign) if self.called(one.value) == "Buffer"]
+        own: list[Node] = [one.value for one in assigned if self.code(one.targets[0].target) == f"self.{name}"]
+        found = [*own, *(value for value, _ in self.registered(name))]
+        if found:
+            return found
+        reads = [one for one in self.of(cst.Attribute) if self.code(one) == f"self.{name}"]
+        classes = {one for read in reads for one in self.up(read) if isinstance(one, cst.ClassDef)}
+        calls = [call for call in self.of(cst.Call) if self.called(call) == "register_buffer" and call.args]
+        calls = [call for call in calls if not isinstance(call.args[0].value, cst.SimpleString)]
+        return [call for call in calls if not classes.isdisjoint(self.up(call))]
+
     @functools.cached_property
     def written(self) -> frozenset[str]:
         """The variables whose values are changed in place."""

@@ -33,6 +33,8 @@ class Run:
         casts: its conversions.
         results: by line, file and number, the dtype of what was computed there last.
         merged: the lines at which it casts float64 to float32, which has too few digits for the values.
+        errors: by line, file and number, how far its values were from what they would be in a wider dtype, at most;
+            None where values were not followed.
     """
 
     findings: list[Finding]
@@ -47,6 +49,7 @@ class Run:
     casts: tuple[Conversion, ...] = ()
     results: Mapping[tuple[str, int], torch.dtype] = field(default_factory=dict)
     merged: tuple[tuple[str, int], ...] = ()
+    errors: Mapping[tuple[str, int], float] | None = None
 
     @property
     def bad(self) -> list[Finding]:

@@ -94,8 +94,12 @@ class Runs:
         self._pipe.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def __call__(self, texts: Texts) -> Run:
+    def __call__(self, texts: Texts, values: bool = False) -> Run:
         """Run the program with these texts in place of its files.
+
+        Args:
+            texts: those of some files.
+            values: whether to follow values, also where the audit was not asked to.
 
         Raises:
             Failed: it does not end, or ends without a result.
@@ -113,7 +117,8 @@ class Runs:
             os.makedirs(os.path.dirname(apart[file]))
             Path(apart[file]).write_bytes(data[file])
         spec = {
-            "options": dict(self._options), "root": self.tree.root, "copy": copy, "apart": apart, "own": folder,
+            "options": dict(self._options, values=values or self._options["values"]),
+            "root": self.tree.root, "copy": copy, "apart": apart, "own": folder,
             "limit": self._limit, "wanted": self.wanted, "operations": self.operations,
             "folder": os.path.join(copy, os.path.relpath(os.path.realpath(self._there), self.tree.root)),
         }  # fmt: skip
@@ -136,7 +141,8 @@ class Runs:
         for name in ("raised", "merged"):
             told[name] = tuple((home(file), line) for file, line in told[name])
         told["casts"] = tuple(one._replace(file=home(one.file)) for one in told["casts"])
-        told["results"] = {(home(file), line): dtype for (file, line), dtype in told["results"].items()}
+        for name in ("results", "errors"):
+            told[name] = told[name] and {(home(file), line): one for (file, line), one in told[name].items()}
         run = Run(**told, lines=out.splitlines())
         shutil.rmtree(folder, ignore_errors=True)
         return run

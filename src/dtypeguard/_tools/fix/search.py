@@ -4,8 +4,10 @@ import contextlib
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import libcst as cst
 import torch
@@ -29,15 +31,21 @@ _DEPTH = 3  # edits that one cause may need
 _RUNS = 40  # of the program, for one cause
 # The faults that make no number wrong by themselves: an edit that is safe leaves what is printed, nearly.
 _KEPT = frozenset("DG101 DG103 DG110 DG201 DG202 DG203 DG205 DG206 DG209 DG303 DG306".split())
+_ROUNDS = frozenset(["DG501"])  # the faults that round values, beside those of rules that guess or measure it
 # Those where the program may be right as it is: there each digit stays, and no other edit is needed for it.
 _EXACT = frozenset(["DG103"])
 _NEARLY = 0.02
+_SPOILT = 0.02  # an error of values from which on an edit for it has to make it smaller
 _LATER = {"DG103": -1, "DG102": 1, "DG108": 1, "DG105": 1, "DG110": 2, "DG201": 2, "DG203": 2, "DG205": 2}
 
 # Where one of these is found, others may be what comes of it, and are mended there.
 _ROOTS = frozenset(["DG102", "DG501", "DG503", "DG504", "DG602"])
 
-Runner = Callable[[Texts], Run]
+
+class Runner(Protocol):
+    """Runs the program with these texts; also with its values followed, whatever was asked for."""
+
+    def __call__(self, texts: Texts, values: bool = False) -> Run: ...
 
 
 @dataclass(frozen=True)
@@ -62,8 +70,10 @@ class Search:
 
     def __init__(
         self, run: Runner | None, read: Callable[[str], str], first: Run, mine: Callable[[str], bool],
-        skip: frozenset[object] = frozenset(),
+        skip: frozenset[object] = frozenset(), limit: float = math.inf,
     ) -> None:  # fmt: skip
+        self._ends = self._pauses = time.monotonic() + limit  # the search, and that for one cause
+        self.untried: set[object] = set()  # keys of causes for which the time was over
         self._run, self._read, self._mine, self._skip = run, read, mine, skip
         self.state, self.last = State({}, {}), first
         self.proofs: list[Proof] = []
@@ -74,6 +84,7 @@ class Search:
         self._given_up: set[object] = set()
         self._sources: dict[tuple[str, str], Source] = {}
         self._ran: dict[tuple[tuple[str, str], ...], Run] = {(): first}
+        self._errors: dict[tuple[tuple[str, str], ...], Mapping[tuple[str, int], float]] = {}
         self._first = {self.state.key(finding): finding for finding in first.findings}
         self._last_run = 0  # by which number of runs a cause has its edit, or none
         self._noise: frozenset[int] | None = None  # lines that are printed otherwise each time; None: nobody knows yet
@@ -103,9 +114,10 @@ class Search:
         """What may be written for a cause, the best first; for follow-up causes, `cast_to_wide` is tried first."""
         seen: list[list[Change]] = []
         packages: list[tuple[str, Candidate]] = []
+        parameters = tuple(dict.fromkeys(name for finding in cause.findings for name in finding.parameters))
         names = [name for kind in kinds for name in getattr(RULES[cause.rule], kind)]
         for name in sorted(names, key=lambda name: name != "cast_to_wide") if depth < _DEPTH else names:
-            place = Place(cause.first, lambda file: self._source(file, state), self._files)
+            place = Place(cause.first, lambda file: self._source(file, state), self._files, parameters)
             try:
                 for changes in MOVES[name](place, place.fault) if place.fault is not None else ():
                     changes = sorted(set(changes))
@@ -139,7 +151,7 @@ class Search:
 
     def mend(self, kinds: tuple[str, ...]) -> None:
         """Find edits of these kinds for all causes, one after the other."""
-        self._given_up = set(self._skip)
+        self._given_up, self.untried = set(self._skip), set()
         while True:
             causes = causes_of(self.last.bad)
             whole = "unsafe" in kinds
@@ -148,11 +160,21 @@ class Search:
                 cause for cause in causes
                 if self._key(cause) not in self._given_up and not any(_comes_of(cause, root) for root in roots)
             ]  # fmt: skip
-            if not pending:
+            now = time.monotonic()
+            if now > self._ends:
+                self.untried.update(map(self._key, pending))
+            if not pending or now > self._ends:
                 return
             first = min(pending, key=_rank)
+            self._pauses = now + (self._ends - now) / 2  # a hard one leaves time for the others
             if not self._mend_cause(first, kinds):
                 self._given_up.add(self._key(first))
+                if self._is_over:
+                    self.untried.add(self._key(first))
+
+    @property
+    def _is_over(self) -> bool:
+        return time.monotonic() > self._pauses
 
     def _key(self, cause: Cause) -> tuple[str, str | None, int]:
         return self.state.key(cause.first)
@@ -189,7 +211,7 @@ class Search:
         nearly = 0.0 if cause.rule in _EXACT else math.inf if way is all_operands else _NEARLY
         for file in [file for file, text in state.texts.items() if text != self.state.texts.get(file)]:
             tried = list(way(self._edited(file, state, run)))[:_TRIES_MORE]
-            for changes in filter(None, tried):
+            for changes in filter(None, tried if not self._is_over else ()):
                 with contextlib.suppress(SyntaxError, ValueError):
                     edited = state.edited(changes, self._read)
                     ran = self._run_with(edited.texts)
@@ -224,7 +246,7 @@ class Search:
         for name, edits in itertools.groupby(self._edits(cause, state, kinds, depth), key=operator.itemgetter(0)):
             later: list[tuple[State, Run, list[Cause]]] = []
             for _, edited in edits:
-                if len(self._ran) > self._last_run:
+                if len(self._ran) > self._last_run or self._is_over:
                     return None
                 run = self._run_with(edited.texts)
                 new = self._judge(cause, state, base, edited, run)
@@ -240,7 +262,9 @@ class Search:
                     continue
                 new += [other for other in rest if _still_found(other, state, run, edited)]
                 if not new:
-                    return (name,), edited, run
+                    if self._repairs(cause, state, edited):
+                        return (name,), edited, run
+                    continue
                 if depth == _DEPTH:
                     self.brings.setdefault(state.key(cause.first), edited.key(new[0].first))
                 if depth > 1 and len(new) <= 3:
@@ -250,13 +274,42 @@ class Search:
             for edited, run, new in later:
                 first = {self.state.key(finding) for finding in self.last.bad}
                 again = any(edited.key(cause.first) in first for cause in new)
-                if base.error and not run.error and not again and not any(self._touches(c, state, edited) for c in new):
+                behind = base.error and not run.error and not again
+                if behind and not any(self._touches(c, state, edited) for c in new):
                     return (name,), edited, run
             for edited, run, new in later[:3]:
                 found = self._solve(new, edited, run, kinds, depth - 1)
-                if found is not None:
+                if found is not None and self._repairs(cause, state, found[1]):
                     return (name, *found[0]), *found[1:]
         return None
+
+    def _repairs(self, cause: Cause, state: State, edited: State) -> bool:
+        """Whether values that had lost much at the lines of a cause are nearer to what they would be; else True.
+
+        What was rounded before is as wrong in a wider dtype, in which a rule may not see it any more.
+        """
+        rule = RULES[cause.rule]
+        if self._run is None or not (rule.guesses or rule.id in _ROUNDS or rule.id.startswith("DG9")):
+            return True
+        places = {state.key(finding)[1:] for finding in cause.findings}
+        before, after = (
+            max(
+                (error for place, error in self._errors_of(one).items() if (place[0], one.was(*place)) in places),
+                default=0,
+            )
+            for one in (state, edited)
+        )
+        return not _SPOILT < before < math.inf or after < before / 2
+
+    def _errors_of(self, state: State) -> Mapping[tuple[str, int], float]:
+        """How wrong values are, by line."""
+        key = _key_of(state.texts)
+        if key not in self._errors:
+            assert self._run is not None
+            run = self._ran.get(key)
+            known = None if run is None else run.errors
+            self._errors[key] = (self._run(state.texts, values=True).errors or {}) if known is None else known
+        return self._errors[key]
 
     def _run_with(self, texts: Texts) -> Run:
         """The program with these texts; with the same ones it runs once."""
