@@ -125,7 +125,7 @@ def unchanged(trial: Trial) -> Iterator[Fault]:
         if found is not None:
             fix = "code that looks at type(self), or at what called it"
             if _is_our_error(outcome):
-                fix = "an annotation that the call breaks, or a contract inside the model"
+                fix = _of_result(trial, outcome) or "an annotation that the call breaks, or a contract inside the model"
             yield Fault(text, *found, fix)
         if outcome.wrote != trial.bare.wrote:
             got, expected = (", ".join(one.wrote) or "nothing" for one in (outcome, trial.bare))
@@ -149,7 +149,7 @@ def repaired(trial: Trial) -> Iterator[Fault]:
                 f"lenient mode refuses {names}, though no value is lost",
                 str(outcome.raised),
                 f"a repair: {_by_hand(trial)}",
-                "an annotation that asks for another dtype than the parameters have",
+                _of_result(trial, outcome) or "an annotation that asks for another dtype than the parameters have",
             )
         return
     if trial.loses and trial.bench.contract.verify is not Verify.NEVER:
@@ -163,7 +163,8 @@ def repaired(trial: Trial) -> Iterator[Fault]:
     found = difference(outcome, trial.by_hand)
     if found is not None:
         expected = f"{found[1]}, as the bare model gives for {_by_hand(trial)}"
-        fix = "what sees the input before forward does (a forward pre-hook, `__call__`), or keeps it elsewhere"
+        fix = _of_result(trial, outcome)
+        fix = fix or "what sees the input before forward does (a forward pre-hook, `__call__`), or keeps it elsewhere"
         yield Fault(f"lenient mode does not repair {names}", found[0], expected, fix)
     elif difference(trial.bare, trial.by_hand) is not None and trial.by_hand.error is None:
         stray = [cast.argument for cast in outcome.casts if cast.argument not in trial.wrong]
@@ -226,7 +227,8 @@ def gradients(trial: Trial) -> Iterator[Fault]:
         return
     found = difference(got, expected)
     if found is not None:
-        yield Fault("gradients are not those of the bare model", *found, "a custom autograd Function or a hook")
+        fix = _of_result(trial, got) or "a custom autograd Function or a hook"
+        yield Fault("gradients are not those of the bare model", *found, fix)
         return
     owners = {leaf.path: leaf.tensor for leaf in trial.given.floats()}
     owners |= dict(trial.fresh().named_parameters())
@@ -284,6 +286,15 @@ def _birth(trial: Trial) -> str:
     return f"{line}. {_WRITE}"
 
 
+def _of_result(trial: Trial, outcome: Outcome) -> str:
+    """Where the dtype is born for which a guard refuses or casts a result; "" if it does not."""
+    error = outcome.error
+    wrong = [error.argument or ""] if isinstance(error, DtypeError) else [cast.argument for cast in outcome.casts]
+    if not any(argument.startswith("result") for argument in wrong):
+        return ""
+    return next((f"{born}. {_WRITE}" for *_, born in _mixtures(trial)), "")
+
+
 def _real(dtype: torch.dtype) -> torch.dtype:
     return dtype.to_real() if dtype.is_complex else dtype
 
@@ -304,7 +315,7 @@ def _mixtures(trial: Trial) -> Iterator[tuple[Finding, str, str]]:
     """Where two floating dtypes meet inside: what the audit says, the one that is not the model's, where it is born."""
     own, model = trial.anchor_dtype, trial.fresh()
     with audit(select=("DG101", "DG102", "DG110"), ignore=()) as report:
-        trial.call(model=model)
+        trial.call(model=model, cast_by_hand=trial.wrong)
     for finding in report.findings:
         pair = {finding.from_dtype, finding.to_dtype} & FLOATING
         if own in pair and len(pair) == 2:
@@ -396,10 +407,12 @@ def state(trial: Trial) -> Iterator[Fault]:
             got = f"{type(error).__name__}: {error}"
             yield Fault(f"{text} fails under a guard", got, "what it does without", "`__reduce__` and `__deepcopy__`")
             return
-        found = difference(trial.call("strict", model=model), expected)
+        outcome = trial.call("strict", model=model)
+        found = difference(outcome, expected)
         if found is not None or not is_held(model):
             facts = found or ("a model without a guard", "a guarded model")
-            yield Fault(f"{text} loses the guard", *facts, "`__reduce__` and `__deepcopy__`")
+            fix = _of_result(trial, outcome) or "`__reduce__` and `__deepcopy__`"
+            yield Fault(f"{text} loses the guard", *facts, fix)
     yield from _kept_dtypes(trial, guarded)
 
 
