@@ -33,7 +33,7 @@ class Card:
 
     def opened(self, module: nn.Module) -> Opened:
         """The doors inside, for the time of a call with side inputs."""
-        inside, known = modules_of(module), self.known
+        inside, known = modules_of(module)[1:], self.known  # without the module: no cycle
         if known is None or known[0] != inside or not known[1].fits():
             none: frozenset[str] = frozenset()  # `skip_args` and `move_args` name the model's own arguments
             told = inner(self.key.options)

@@ -19,7 +19,7 @@ from ..base.errors import AnnotationError
 from ..base.frames import hide_frames
 from ..check.reference import check
 from ..check.state import CallState
-from ..contract.anchor import Slots
+from ..contract.anchor import UNCAST, Slots
 from ..contract.hints import annotations_of, is_array_hint, resolve_hint
 from ..contract.model import OMITTED, Contract, Param, Rest
 from ..contract.spec import Spec, spec_of
@@ -93,6 +93,7 @@ def contract_of(cls: type[nn.Module], forward: Any, key: Key) -> Contract:
     contract.guarded, contract.key, contract.anchor = True, key, contract.anchor or "self"
     contract.border = options.border
     contract.sides = not is_torch_own(cls) and not options.border
+    contract.uncast = is_torch_own(cls) and issubclass(cls, UNCAST)
     if issubclass(cls, _ATTENTION) and not contract.sides:
         contract.masks = frozenset(param.name for param in contract.params if param.name.endswith("mask"))
     for name in ("mode", "casting", "autocast"):
