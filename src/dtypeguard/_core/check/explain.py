@@ -104,6 +104,13 @@ def module_path(call: CallState) -> str | None:
     return type(module).__name__ if card is None else str(card.path)
 
 
+def _maker(call: CallState) -> str:
+    """The call that took the options of a contract, as the user writes it."""
+    if not call.contract.guarded:
+        return "{}"
+    return getattr(vars(call.values[0]).get("_dtypeguard"), "maker", "dtypeguard.guard(model, {})")
+
+
 def error_for(
     call: CallState, violations: list[Violation], kind: type[DtypeGuardError], placed: bool = True
 ) -> DtypeGuardError:
@@ -111,14 +118,13 @@ def error_for(
     if torch.compiler.is_compiling():  # Dynamo can build an exception from one text, and only that
         hint = f"[{violations[0].code or kind.code}]; the same call without torch.compile says what to write"
         return kind(f"{contract.function}: {headline(violations[0])} {hint}")
-    instead = ""
+    instead, found = "", need(call, [violation.value for violation in violations])
     keeps = [_without_loss(call, violation) for violation in violations]  # each, for each has a fix of its own
     if kind is not CastError and all(keeps) and all(violation.repairable for violation in violations):
-        instead = 'dtypeguard.guard(model, mode="lenient")' if contract.guarded else 'mode="lenient"'
+        instead = _maker(call if found is None else found.call).format('mode="lenient"')
     axes: dict[str, Any] = {**call.axes, **{f"*{name}": list(shape) for name, (_, shape) in call.variadics.items()}}
     more: dict[str, str] = {}
     frame = None
-    found = need(call, [violation.value for violation in violations])
     # The caller knows the argument, not the module inside that refuses it.
     if found is not None and found.paths and kind is DtypeError:
         more["needed by"] = f"{module_path(call)} ({type(call.values[0]).__name__}) at {place(caller())}"

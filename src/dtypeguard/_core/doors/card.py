@@ -23,6 +23,7 @@ class Card:
     shadow: tuple[str, Any, Any] | None = None  # what hides the class's forward: its name, as it was, as guarded
     hooks: tuple[Any, ...] = ()  # of a GraphModule, whose class cannot be swapped
     file: str | None = None  # where `guard` was called
+    maker: str = "dtypeguard.guard(model, {})"  # what took its options, for advice
     skip: tuple[Any, ...] = ()  # submodules to leave alone
     follows: bool = False  # whether side inputs are repaired where PyTorch's own modules inside would refuse them
     known: tuple[list[nn.Module], Opened] | None = None  # the modules inside, and the doors among them
