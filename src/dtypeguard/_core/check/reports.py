@@ -1,6 +1,7 @@
 """Violations as they are recorded: what a value is, what it should be, what to write, whether it can be repaired."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -53,12 +54,13 @@ def report_shape(
     actual: str,
     reason: str,
     of: Mistake = AXIS,
-    method: str | None = None,
+    methods: Sequence[str] = (),
 ) -> None:
-    """Record that the axes are others; `method` is what would mend it, if that is known."""
+    """Record that the axes are others; one of `methods` would mend it."""
     # Sizes that fit once axes are swapped are no proof that they are: ten rows of two are not two of ten classes.
-    swaps = method is not None and method.startswith((".transpose", ".permute"))
-    fix = () if method is None else ("if the axes are swapped: " if swaps else "", method)
+    swaps = any(method.startswith((".transpose", ".permute")) for method in methods)
+    several = [f"{method}, or " for method in methods[:-1]]
+    fix = ("if the axes are swapped: " if swaps else "", *several, *methods[-1:]) if methods else ()
     report(call, path, ShapeError, value, actual, spec.hint, reason, spec.hint, fix=fix, code=of.id)
 
 
