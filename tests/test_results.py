@@ -87,6 +87,9 @@ def test_a_folder_in_the_place_of_a_file_is_named(method, name, tmp_path):
         getattr(compared(), method)(tmp_path)
     inside = str(tmp_path / name)
     assert str(caught.value) == f"path={str(tmp_path)!r} is a folder: name a file in it, {inside!r} for example"
+    with pytest.raises(TypeError) as caught:
+        getattr(compared(), method)(3)
+    assert str(caught.value) == f"path must be the name of a file, {name!r} for example, not int"
 
 
 PARTS = {

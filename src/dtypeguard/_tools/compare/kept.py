@@ -10,7 +10,7 @@ from torch import nn
 
 from ..._core.base.dtypes import BY_NAME, name_of
 from ..._core.base.modules import root_of
-from ..._core.base.options import kind_of, refuse_no_module
+from ..._core.base.options import explained, kind_of, refuse_no_module
 from ..._show.result import Drawn
 from ..._show.svg import Chart
 from ..._show.text import modules_shown, wrapped
@@ -56,6 +56,7 @@ class Kept(Drawn):
     notes: tuple[str, ...] = ()
     wide: torch.dtype = torch.float32
 
+    @explained
     def apply(self, model: M) -> M:
         """Convert a model in float32 to the low dtype, except for these modules. Returns the same model.
 
