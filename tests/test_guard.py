@@ -749,8 +749,16 @@ def test_what_holds_parameters_but_has_no_forward_is_not_guarded():
 @pytest.mark.parametrize(
     ("skip", "error", "text"),
     [
-        ("heads", ValueError, "Net has no submodule called 'heads', only body, body.0, body.1, head"),
-        ("head.*", ValueError, "Net has no submodule called 'head.*', only body, body.0, body.1, head"),
+        (
+            "heads",
+            ValueError,
+            "Net has no submodule called 'heads' (did you mean 'head'?), only body, body.0, body.1, head",
+        ),
+        (
+            "head.*",
+            ValueError,
+            "Net has no submodule called 'head.*' (did you mean 'head'?), only body, body.0, body.1, head",
+        ),
         (nn.Conv2d, ValueError, "Net has no submodule of the class Conv2d, only Linear, ReLU, Sequential"),
         (nn.Linear(1, 1), TypeError, "takes names, patterns of names, and classes of submodules, not a Linear"),
     ],
@@ -762,7 +770,7 @@ def test_skip_modules_that_mean_none_are_refused(skip, error, text, depth):
         guard(model, depth=depth, skip_modules=("body", skip))
     assert type(model) is Net
     many = nn.Sequential(*(nn.Linear(1, 1) for _ in range(30)))
-    with pytest.raises(ValueError, match=r"called '2\.0', only (\d+, ){8}\.\.\.$"):
+    with pytest.raises(ValueError, match=r"called '2\.0' \(did you mean '20'\?\), only (\d+, ){8}\.\.\.$"):
         guard(many, skip_modules=["2.0"])
 
 

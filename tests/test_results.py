@@ -238,6 +238,7 @@ WRONG = {
     "check_module(m, example=)": (lambda: check_module(LAYER, example=X), TypeError, "there is no option example="),
     "describe(m, mod=)": (lambda: describe(LAYER, mod="strict"), TypeError, "no option mod=: did you mean mode=?"),
     "audit(value=)": (lambda: audit(value=True), TypeError, "no option value=: did you mean values=?"),
+    "region='nonne'": (lambda: dryrun(LAYER, X, region="nonne"), ValueError, "is no dtype: did you mean None?"),
     "dtype='bfloat'": (lambda: compare(LAYER, X, dtype="bfloat"), ValueError, "dtype='bfloat' is no dtype: did"),
     "dtype='half16'": (lambda: compare(LAYER, X, dtype="half16"), ValueError, "no dtype: did you mean 'float16'?"),
     "dtype=16": (lambda: compare(LAYER, X, dtype=16), TypeError, "dtype=16 (int) is no dtype"),

@@ -17,6 +17,7 @@ from ..base.config import Autocast, Mode, Verify
 from ..base.dtypes import Casting
 from ..base.errors import AnnotationError
 from ..base.frames import hide_frames
+from ..base.pyproject import near
 from ..check.reference import check
 from ..check.state import CallState
 from ..contract.anchor import UNCAST, Slots
@@ -227,7 +228,10 @@ def check_names(root: nn.Module, options: Options, contracts: list[Contract]) ->
         for name in getattr(options, option):
             if name not in {param.name for param in params}:
                 known = ", ".join(param.name for param in contracts[0].params[1:])
-                raise ValueError(f"{option}: {type(root).__name__}.forward has no argument {name!r}, only {known}")
+                meant = near(name, known.split(", "))
+                raise ValueError(
+                    f"{option}: {type(root).__name__}.forward has no argument {name!r}{meant}, only {known}"
+                )
 
 
 def matches(pattern: str | type[nn.Module], path: str, module: nn.Module) -> bool:
@@ -245,6 +249,7 @@ def check_patterns(root: nn.Module, patterns: Iterable[Any]) -> None:
         if isinstance(pattern, type):
             what = f"of the class {pattern.__name__}"
             known = sorted({type(module).__name__ for path, module in modules.items() if path})
+        what += "" if isinstance(pattern, type) else near(pattern, known)
         raise ValueError(
             f"skip_modules: {type(root).__name__} has no submodule {what}, only {_closest_names(str(pattern), known)}"
         )
