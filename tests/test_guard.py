@@ -1852,3 +1852,7 @@ def test_a_decorator_gets_a_call_as_it_was_given(dtype):
         for _ in range(3):
             model(*args, **kwargs)
             assert sum(model.given[0:1]) + len(model.given[1]) == len(args) + len(kwargs)
+
+
+def test_help_names_what_the_user_can_name():
+    assert "dtypeguard._" not in str(inspect.signature(guard))
