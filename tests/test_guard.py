@@ -1856,3 +1856,28 @@ def test_a_decorator_gets_a_call_as_it_was_given(dtype):
 
 def test_help_names_what_the_user_can_name():
     assert "dtypeguard._" not in str(inspect.signature(guard))
+
+
+class Embeds(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, pixels):
+        return self.layer(pixels.to(dtype=self.layer.weight.dtype))
+
+
+class Sees(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embeds = Embeds()
+
+    def forward(self, pixels, other=None):
+        return self.embeds(pixels if other is None else other)
+
+
+def test_an_argument_that_the_model_casts_itself_may_be_skipped():
+    advice = "or skip_args=['pixels'], as Embeds casts it itself"
+    assert advice in str(refusal(guard(Sees().to(BF16), mode="strict"), ones(F32, 2, 3)))
+    assert "skip_args" not in str(refusal(guard(Sees().to(BF16), mode="strict"), None, other=ones(F32, 2, 3)))
+    guard(Sees().to(BF16), mode="strict", skip_args=["pixels"])(ones(F32, 2, 3))

@@ -12,7 +12,7 @@ from ..base.errors import CastError, DeviceError, DtypeError, DtypeGuardError, V
 from ..base.frames import caller, place, place_of
 from ..contract.model import Path, argument_of
 from .expressions import Arguments
-from .names import keeps_digits
+from .names import caster_of, keeps_digits
 from .sides import door_at, listed, need, refusal
 from .state import CallState
 from .verify import changed, compact, loses, narrowing, narrows
@@ -122,6 +122,9 @@ def error_for(
     keeps = [_without_loss(call, violation) for violation in violations]  # each, for each has a fix of its own
     if kind is not CastError and all(keeps) and all(violation.repairable for violation in violations):
         instead = _maker(call if found is None else found.call).format('mode="lenient"')
+        name = violations[0].argument
+        if contract.guarded and not call.leaving and (caster := caster_of(name, call.values[0])):
+            instead += f", or skip_args=[{name!r}], as {caster} casts it itself"
     axes: dict[str, Any] = {**call.axes, **{f"*{name}": list(shape) for name, (_, shape) in call.variadics.items()}}
     more: dict[str, str] = {}
     frame = None
