@@ -272,6 +272,7 @@ class Pair(NamedTuple):
 
 
 check("keys are missing", lambda: {"other": f(2)}, Row)
+check("a key is misspelt", lambda: {"label": f(2), "imgae": f(2)}, Row)
 check("a tuple of another length", lambda: (f(2), f(2)), tuple[Float32[Tensor, "n"]])
 check("a tuple for a list", lambda: (f(2), f(2)), list[Float32[Tensor, "n"]])
 check("a list for a tuple", lambda: [f(2)], tuple[Float32[Tensor, "n"]])

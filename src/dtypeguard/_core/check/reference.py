@@ -331,7 +331,8 @@ def _check_mapping(spec: MappingSpec, value: Any, path: Path, call: CallState) -
 def _check_fields(spec: FieldsSpec, value: Any, path: Path, call: CallState) -> None:
     missing = sorted(spec.required - set(value)) if isinstance(value, dict) else []
     if not isinstance(value, spec.origin) or missing:
-        report_kind(call, path, value, spec.hint, True, *missing)
+        others = [key for key in value if key not in {**spec.fields, **spec.others}] if missing else []
+        report_kind(call, path, value, spec.hint, True, *missing, others=others)
     elif not _is_recursive(value, call):
         held = {step[1]: (step, item) for step, item in children(value) or ()}
         items = [(field_spec, *held[name]) for name, field_spec in spec.fields.items() if name in held]
