@@ -52,8 +52,9 @@ JOBS: dict[str, tuple[str, str]] = {
     ),
     "Results": (
         "[In a notebook](howto/notebook.md)",
-        "results results.AuditReport results.Report results.Finding results.Cast results.Edit results.Replacement "
-        "results.Block results.Ranges results.Range results.Watch results.Metrics results.History results.Moment "
+        "results results.AuditReport results.Report results.Finding results.Spot results.Cast results.Edit "
+        "results.Replacement results.Block results.Ranges results.Range "
+        "results.Watch results.Metrics results.History results.Moment "
         "results.Casts results.CastRecord results.Comparison "
         "results.FormatComparison "
         "results.Layer results.Line results.Kept results.Placed results.ProgramDiff results.DiffRow results.Gradient "

@@ -70,7 +70,8 @@ def test_all_is_the_namespace():
 def test_a_star_import_gives_every_public_name():
     code = "import dtypeguard; from dtypeguard import *; print({*dtypeguard.__all__} - {*dir()})"
     assert _run(code).strip() == "set()"
-    assert {*dtypeguard.__all__} <= {*dir(dtypeguard)}
+    assert {*dtypeguard.__all__, "testing"} <= {*dir(dtypeguard)}
+    assert not [name for name in dir(dtypeguard) if name[:1] == "_" != name[1:2]]
 
 
 def test_init_defines_nothing():

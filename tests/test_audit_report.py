@@ -517,7 +517,7 @@ def test_a_baseline_lets_pass_what_was_known(tmp_path):
 @pytest.mark.parametrize(
     ("args", "kwargs", "error", "text"),
     [
-        ((3,), {}, TypeError, "model must be of type Module"),
+        ((3,), {}, TypeError, "^audit: model must be of type Module"),
         ((None,), {}, TypeError, "the first value is None"),
         ((), {"model": "net"}, TypeError, "model must be of type Module"),
         ((), {"optimizer": 3}, TypeError, "optimizer must be of type Optimizer"),

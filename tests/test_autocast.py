@@ -314,3 +314,61 @@ def test_a_compiled_model_follows_too(given):
         with pytest.raises(Exception, match="is bfloat16, the module's parameters are float32"):
             compiled(ones(BF16, 2, 3))
     torch._dynamo.reset()
+
+
+# ---------------------------------------------------------------- what autocast leaves alone
+
+
+class Around(nn.Module):
+    """A layer in a model: it gets what the model gets, or what a linear layer makes of it."""
+
+    def __init__(self, layer, before=None):
+        super().__init__()
+        self.before, self.layer = before or nn.Identity(), layer
+
+    def forward(self, x):
+        return self.layer(self.before(x["x"] if isinstance(x, dict) else x))
+
+
+LAYERS = {
+    "Linear": nn.Linear(4, 4), "Conv1d": nn.Conv1d(4, 4, 1), "PReLU": nn.PReLU(), "RMSNorm": nn.RMSNorm(4),
+    "LayerNorm": nn.LayerNorm(4), "GroupNorm": nn.GroupNorm(2, 4), "BatchNorm1d": nn.BatchNorm1d(4),
+    "RNNCell": nn.RNNCell(4, 4), "InstanceNorm1d": nn.InstanceNorm1d(4, affine=True),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning", "ignore:Mismatch dtype between input and weight")
+@pytest.mark.parametrize("within", [BF16, F16])
+@pytest.mark.parametrize("given", [F32, F16, BF16])
+@pytest.mark.parametrize("own", [BF16, F16, F32])
+@pytest.mark.parametrize("name", LAYERS)
+def test_what_pytorch_refuses_in_a_region_a_guard_repairs_and_nothing_else(name, own, given, within):
+    """Where the bare model computes, a guard changes nothing; else it says so, or casts."""
+    layer = copy.deepcopy(LAYERS[name]).eval()
+    x = ones(given, *((4, 4, 4) if name in ("Conv1d", "GroupNorm", "InstanceNorm1d") else (4, 4))).cumsum(-1)
+    for model in (layer, Around(layer), Around(layer, nn.Linear(4, 4))):
+        model.to(own)
+        strict, lenient = (guard(copy.deepcopy(model), mode=mode) for mode in ("strict", "lenient"))
+        for told in (x, {"x": x}) if model is not layer else (x,):
+            with region(within):
+                try:
+                    bare = model(told)
+                except RuntimeError:
+                    if given is own:  # what autocast makes inside is looked at where the model got another dtype
+                        continue
+                    with pytest.raises(DtypeError, match=f"the module's parameters are {str(own)[6:]}"):
+                        strict(told)
+                    inner = x if model is layer else model.before(x)
+                    assert torch.equal(lenient(told), layer(inner.to(own)))
+                else:
+                    for guarded in (strict, lenient):
+                        assert torch.equal(guarded(told), bare)
+
+
+def test_a_compiled_model_is_repaired_where_autocast_leaves_a_layer_alone():
+    model = Around(nn.LayerNorm(4)).bfloat16()
+    compiled = torch.compile(guard(copy.deepcopy(model), mode="lenient"), backend="eager", fullgraph=True)
+    x = ones(F32, 2, 4).cumsum(-1)
+    with region(BF16), pytest.warns(CastWarning):
+        assert torch.equal(compiled(x), model(x.bfloat16()))
+    torch._dynamo.reset()

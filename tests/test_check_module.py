@@ -599,6 +599,19 @@ def test_the_line_is_named_at_which_the_other_dtype_is_born(model, source):
         assert f"{Path(__file__).name}:" in failure.fix
 
 
+def test_the_line_is_named_too_where_an_annotated_result_is_refused_or_cast():
+    class Promised(BornInside):
+        def forward(self, x: Float[Tensor, "batch 3"]) -> Float[Tensor, "..."]:
+            return super().forward(x)
+
+    with pytest.raises(CheckError) as caught:
+        check_module(Promised, batch=X, dtype=(F32, F16), region=(None,))
+    failures = caught.value.report.failures
+    assert {"matched", "lenient repairs", "gradients", "state"} < {failure.property for failure in failures}
+    for failure in failures:
+        assert "torch.zeros(3)" in failure.fix
+
+
 def test_a_loss_that_is_float32_at_the_least_is_stable():
     assert check_module(DetectorLoss, batch=X, region=(None,)).failures == []
 

@@ -369,6 +369,16 @@ def test_what_is_kept_can_be_saved():
     assert pickle.loads(pickle.dumps(kept)) == kept
 
 
+@pytest.mark.parametrize("wide", [F32, F64])
+def test_kept_modules_have_the_dtype_that_was_compared(wide):
+    model, x = planted()
+    kept = compare(model.to(wide), x.to(wide), dtype=BF16).keep(error=0.01)
+    assert (kept.wide, Kept.from_dict(kept.to_dict())) == (wide, kept)
+    applied = kept.apply(planted()[0].double())
+    assert {applied.get_submodule(name).weight.dtype for name in kept.names} == {wide}
+    assert {parameter.dtype for parameter in applied.parameters()} == {wide, BF16}
+
+
 @pytest.mark.parametrize(
     ("kept", "told"),
     [
@@ -1299,7 +1309,7 @@ WRONG = {
     "no error": (lambda: compare(LINEAR, X, dtype=BF16).keep(error=0), ValueError, "keep: error=0: it must be "),
     "an error of 200 %": (
         lambda: compare(LINEAR, X, dtype=BF16).keep(error=2), ValueError,
-        "keep(error=2) is 200 %, and the error is 0",
+        "keep(error=2) is 200 %, and the error is ",
     ),
     "a text for an error": (
         lambda: compare(LINEAR, X, dtype=BF16).keep(error="small"), TypeError,
@@ -1319,7 +1329,19 @@ WRONG = {
     ),
     "a model in the dtype": (
         lambda: compare(*planted(), dtype=BF16).keep(error=1e-3).apply(planted()[0].to(BF16)), CompareError,
-        "is torch.bfloat16 already, so its digits are lost",
+        "has bfloat16 parameters already, so its digits are lost: apply what `keep` returns to the model in float32",
+    ),
+    "a model in another half precision": (
+        lambda: Kept(("0",), 0.01, 0, BF16).apply(nn.Sequential(nn.Linear(3, 3)).half()), CompareError,
+        "Sequential has float16 parameters already, so its digits are lost",
+    ),
+    "a model in half precision under autocast": (
+        lambda: Kept(("0",), 0.01, 0, None).apply(nn.Sequential(nn.Linear(3, 3)).half()), CompareError,
+        "Sequential has float16 parameters already, so its digits are lost",
+    ),
+    "a module in the dtype": (
+        lambda: Kept(("0",), 0.01, 0, BF16).apply(nn.Sequential(nn.Linear(3, 3).to(BF16), nn.Linear(3, 3))),
+        CompareError, "parameter 0.weight is bfloat16 already, so its digits are lost",
     ),
 }  # fmt: skip
 

@@ -153,6 +153,7 @@ def test_hints_and_names_say_what_an_argument_holds_behind_decorators_too():
             attention_mask: Tensor | None = None,
             inputs_embeds: torch.FloatTensor | None = None,
             labels: torch.LongTensor | None = None,
+            soft_labels: Tensor | None = None,
             use_cache: bool | None = None,
         ):
             return self.words(input_ids) if inputs_embeds is None else inputs_embeds  # fmt: skip
@@ -164,13 +165,19 @@ def test_hints_and_names_say_what_an_argument_holds_behind_decorators_too():
             ("attention_mask", f"any integer or bool, or {floating}"),
             ("inputs_embeds", f"floats: {floating}"),
             ("labels", f"any integer or bool, or {floating}"),
+            ("soft_labels", f"floats: {floating}; not cast where that loses digits, as a loss compares with them"),
             ("others", "no tensors: use_cache"),
         ]
     model(
         torch.ones(1, 2, dtype=torch.int64), torch.ones(1, 2, dtype=torch.bool), labels=torch.ones(1, dtype=torch.int32)
     )
+    assert (
+        dict(demands(describe(Text())[""]))["soft_labels"] == "floats: float32; within autocast also bfloat16, float16"
+    )
     with dtypeguard.mode("strict"), pytest.raises(DtypeError, match="ids of an embedding are integers"):
         model(input_ids=torch.ones(1, 2))
+    with pytest.raises(dtypeguard.CastError, match="digits of it are lost in bfloat16, and a loss compares"):
+        model(torch.ones(1, 2, dtype=torch.int64), soft_labels=torch.rand(1))
 
 
 @pytest.mark.parametrize(

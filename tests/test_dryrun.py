@@ -491,7 +491,9 @@ def test_bad_input(name):
 def test_a_wrong_shape_is_the_model_s_own_error_with_the_cell(width):
     with pytest.raises(RuntimeError, match=r"(shapes|reduction dim)") as info:
         dryrun(Net(width), torch.ones(2, 17), device="cpu")
-    assert info.value.__notes__ == ["dtypeguard.dryrun, parameters float32, inputs float32, no autocast"]
+    assert info.value.__notes__ == [
+        "dtypeguard.dryrun: Net does not run on the batch as it is: parameters float32, inputs float32, no autocast"
+    ]
 
 
 def test_what_the_model_raises_itself_comes_out():

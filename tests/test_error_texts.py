@@ -272,6 +272,7 @@ class Pair(NamedTuple):
 
 
 check("keys are missing", lambda: {"other": f(2)}, Row)
+check("a key is misspelt", lambda: {"label": f(2), "imgae": f(2)}, Row)
 check("a tuple of another length", lambda: (f(2), f(2)), tuple[Float32[Tensor, "n"]])
 check("a tuple for a list", lambda: (f(2), f(2)), list[Float32[Tensor, "n"]])
 check("a list for a tuple", lambda: [f(2)], tuple[Float32[Tensor, "n"]])
@@ -514,6 +515,21 @@ def images(x: Float32[Tensor, "b 3 h w"]):
     return x
 
 
+@enforce(mode="strict")
+def table(x: Float32[Tensor, "rows columns"]):
+    return x
+
+
+@enforce(mode="strict")
+def loose(x: Float32[Tensor, "b 1 h"]):
+    return x
+
+
+@enforce(mode="strict")
+def either(x: Float32[Tensor, "b 3"] | Int64[Tensor, "b 4"]):
+    return x
+
+
 SHAPES = [
     (rows, (4,), "x.unsqueeze(0)"),
     (rows, (4, 3), "if the axes are swapped: x.transpose(-1, -2)"),
@@ -522,6 +538,11 @@ SHAPES = [
     (rows, (3, 5), None),
     (images, (2, 8, 8, 3), "if the axes are swapped: x.permute(0, 3, 1, 2)"),
     (images, (3, 8, 8), "x.unsqueeze(0)"),
+    (table, (5,), "x.unsqueeze(0), or x.unsqueeze(-1)"),
+    (table, (1, 5, 2), "x.squeeze(0), or x.flatten(1)"),
+    (table, (1, 5, 1), "x.squeeze(0), or x.squeeze(2)"),
+    (loose, (2, 5), "x.unsqueeze(1)"),
+    (either, (3,), "x.unsqueeze(0)"),
 ]
 
 
@@ -532,7 +553,8 @@ def test_a_shape_error_says_what_gives_the_axes_that_are_asked_for(function, sha
         function(x)
     assert told.value.fix == fix
     if fix is not None:
-        function(eval(fix.rpartition(": ")[2], {"x": x}))
+        for way in fix.rpartition(": ")[2].split(", or "):
+            function(eval(way, {"x": x}))
 
 
 @pytest.mark.parametrize("tool", ["guard", "describe", "dryrun", "manifest", "compare", "diff"])

@@ -749,8 +749,16 @@ def test_what_holds_parameters_but_has_no_forward_is_not_guarded():
 @pytest.mark.parametrize(
     ("skip", "error", "text"),
     [
-        ("heads", ValueError, "Net has no submodule called 'heads', only body, body.0, body.1, head"),
-        ("head.*", ValueError, "Net has no submodule called 'head.*', only body, body.0, body.1, head"),
+        (
+            "heads",
+            ValueError,
+            "Net has no submodule called 'heads' (did you mean 'head'?), only body, body.0, body.1, head",
+        ),
+        (
+            "head.*",
+            ValueError,
+            "Net has no submodule called 'head.*' (did you mean 'head'?), only body, body.0, body.1, head",
+        ),
         (nn.Conv2d, ValueError, "Net has no submodule of the class Conv2d, only Linear, ReLU, Sequential"),
         (nn.Linear(1, 1), TypeError, "takes names, patterns of names, and classes of submodules, not a Linear"),
     ],
@@ -762,7 +770,7 @@ def test_skip_modules_that_mean_none_are_refused(skip, error, text, depth):
         guard(model, depth=depth, skip_modules=("body", skip))
     assert type(model) is Net
     many = nn.Sequential(*(nn.Linear(1, 1) for _ in range(30)))
-    with pytest.raises(ValueError, match=r"called '2\.0', only (\d+, ){8}\.\.\.$"):
+    with pytest.raises(ValueError, match=r"called '2\.0' \(did you mean '20'\?\), only (\d+, ){8}\.\.\.$"):
         guard(many, skip_modules=["2.0"])
 
 
@@ -1844,3 +1852,32 @@ def test_a_decorator_gets_a_call_as_it_was_given(dtype):
         for _ in range(3):
             model(*args, **kwargs)
             assert sum(model.given[0:1]) + len(model.given[1]) == len(args) + len(kwargs)
+
+
+def test_help_names_what_the_user_can_name():
+    assert "dtypeguard._" not in str(inspect.signature(guard))
+
+
+class Embeds(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, pixels):
+        return self.layer(pixels.to(dtype=self.layer.weight.dtype))
+
+
+class Sees(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embeds = Embeds()
+
+    def forward(self, pixels, other=None):
+        return self.embeds(pixels if other is None else other)
+
+
+def test_an_argument_that_the_model_casts_itself_may_be_skipped():
+    advice = "or skip_args=['pixels'], as Embeds casts it itself"
+    assert advice in str(refusal(guard(Sees().to(BF16), mode="strict"), ones(F32, 2, 3)))
+    assert "skip_args" not in str(refusal(guard(Sees().to(BF16), mode="strict"), None, other=ones(F32, 2, 3)))
+    guard(Sees().to(BF16), mode="strict", skip_args=["pixels"])(ones(F32, 2, 3))

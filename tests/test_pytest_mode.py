@@ -833,7 +833,7 @@ def shop(pytester):
 @pytest.mark.parametrize("way", ["option", "ini", "list"])
 def test_packages_are_enforced_as_soon_as_something_imports_them(pytester, shop, way):
     pytester.makeconftest("import shop")
-    pytester.makepyfile(SELLS)
+    pytester.makepyfile(SELLS, other="")
     option = ["--dtypeguard-packages=other, shop"] if way == "option" else []
     named = {"option": '""', "ini": '"shop, other"', "list": '["shop", "other"]'}
     pytester.makepyprojecttoml(f"[tool.pytest.ini_options]\ndtypeguard_packages = {named[way]}\n")
@@ -842,6 +842,15 @@ def test_packages_are_enforced_as_soon_as_something_imports_them(pytester, shop,
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["dtypeguard: no module of other was imported, so nothing of it was enforced"])
     assert sys.meta_path == before
+
+
+def test_a_package_that_does_not_exist_is_wrong_usage(pytester, shop):
+    pytester.makepyfile(SELLS)
+    result = pytester.runpytest("--dtypeguard-packages=shop,shopp", *QUIET)
+    result.assert_outcomes(passed=1)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stdout.fnmatch_lines(["ERROR: --dtypeguard-packages: there is no package 'shopp' (did you mean 'shop'?)"])
+    result.stdout.no_fnmatch_line("*no module of*")
 
 
 @pytest.mark.slow

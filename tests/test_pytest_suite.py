@@ -162,6 +162,7 @@ def test_files(run, pytester):
             ["--dtypeguard-audit=all"],
             "*argument --dtypeguard-audit: invalid choice: 'all' (choose from 'values', 'range', or none)*",
         ),
+        (["--dtypeguard-audit", "--dtypeguard-audit-fail-on=eror"], "*invalid choice: 'eror' (did you mean 'error'?)*"),
         (["--dtypeguard-audit=vals"], "*invalid choice: 'vals' (did you mean 'values'?) (choose from *"),
     ],
 )

@@ -87,6 +87,9 @@ def test_a_folder_in_the_place_of_a_file_is_named(method, name, tmp_path):
         getattr(compared(), method)(tmp_path)
     inside = str(tmp_path / name)
     assert str(caught.value) == f"path={str(tmp_path)!r} is a folder: name a file in it, {inside!r} for example"
+    with pytest.raises(TypeError) as caught:
+        getattr(compared(), method)(3)
+    assert str(caught.value) == f"path must be the name of a file, {name!r} for example, not int"
 
 
 PARTS = {
@@ -235,6 +238,7 @@ WRONG = {
     "check_module(m, example=)": (lambda: check_module(LAYER, example=X), TypeError, "there is no option example="),
     "describe(m, mod=)": (lambda: describe(LAYER, mod="strict"), TypeError, "no option mod=: did you mean mode=?"),
     "audit(value=)": (lambda: audit(value=True), TypeError, "no option value=: did you mean values=?"),
+    "region='nonne'": (lambda: dryrun(LAYER, X, region="nonne"), ValueError, "is no dtype: did you mean None?"),
     "dtype='bfloat'": (lambda: compare(LAYER, X, dtype="bfloat"), ValueError, "dtype='bfloat' is no dtype: did"),
     "dtype='half16'": (lambda: compare(LAYER, X, dtype="half16"), ValueError, "no dtype: did you mean 'float16'?"),
     "dtype=16": (lambda: compare(LAYER, X, dtype=16), TypeError, "dtype=16 (int) is no dtype"),

@@ -59,6 +59,8 @@ CALLS = {
     "a guard": "dtypeguard.guard(nn.Linear(2, 2))(wrong)",
     "a check": "dtypeguard.check(wrong, Float32[Tensor, 'n m'])",
     "a GuardedModule": "Guarded()(wrong)",
+    "a manifest": "dtypeguard.manifest(nn.Linear(2, 2)).check(nn.Linear(2, 2).half())",
+    "a set of modules": "dtypeguard.results.Kept(('0',), 0.1, 1, torch.bfloat16).apply(nn.Linear(2, 2))",
     "an annotation": "dtypeguard.enforce(mode='strict')(lambda x: x) and dtypeguard.check(wrong, 'Nowhere')",
 }
 

@@ -128,4 +128,5 @@ def __getattr__(name: str) -> _Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME, *_MODULES})
+    names = {*globals(), *_HOME, *_MODULES}
+    return sorted(name for name in names if name[:1] != "_" or name[:2] == "__")

@@ -13,6 +13,7 @@ from ._core.repair.records import CastRecord, Casts
 from ._core.state.differences import Difference
 from ._engine.watch.findings import Cast
 from ._engine.watch.rule import Finding
+from ._engine.watch.spots import Spot
 from ._show.report.edits import Block, Edit, EditError, Replacement
 from ._show.report.findings import Report
 from ._show.report.ranges import Range, Ranges
@@ -37,5 +38,5 @@ __all__ = [
     "AuditReport", "Block", "Cast", "CastRecord", "Casts", "Comparison", "Description", "DiffRow", "Difference",
     "DryrunCell", "DryrunTable", "Edit", "EditError", "Finding", "FormatComparison", "Gradient", "HeldArgument",
     "HeldModule", "History", "ImportHook", "Kept", "Layer", "Line", "Manifest", "Metrics", "Moment", "Placed",
-    "ProgramDiff", "Range", "Ranges", "Replacement", "Report", "StateDiff", "Token", "Watch",
+    "ProgramDiff", "Range", "Ranges", "Replacement", "Report", "Spot", "StateDiff", "Token", "Watch",
 ]  # fmt: skip

@@ -170,8 +170,9 @@ def test_the_callback_guards_the_module_and_what_its_steps_may_call(cls, doors):
 @pytest.mark.parametrize("cls", [Direct, Inner, Bodyless])
 def test_in_strict_mode_a_wrong_batch_ends_the_fit_with_our_error_and_no_guard_stays(cls):
     model, callback = made(cls), DtypeGuardCallback(mode="strict")
-    with pytest.raises(DtypeError, match="is float64, the module's parameters are float32"):
+    with pytest.raises(DtypeError, match="is float64, the module's parameters are float32") as caught:
         fitted(model, callback, batches=loader(F64))
+    assert '.to(torch.float32), or DtypeGuardCallback(mode="lenient")' in str(caught.value)
     assert not any(is_guarded(module) for module in model.modules())
 
 
@@ -188,7 +189,7 @@ def test_in_lenient_mode_a_wrong_batch_is_repaired_and_the_end_says_so(caplog):
     assert record.count == 6  # three batches, two epochs
     assert record.bytes == 6 * 4 * 4 * 4
     summary = next(message for message in caplog.messages if message.startswith("dtypeguard: "))
-    assert "6 repairs in this run, 384 bytes copied" in summary
+    assert "6 repairs in this run, 384 B copied" in summary
     assert "6 x Direct.forward `x`: float64 -> float32" in summary
     again = DtypeGuardCallback(mode="lenient")
     fitted(made(Direct), again)

@@ -121,6 +121,17 @@ def test_a_function():
     assert told == [(found, 7)]
 
 
+def test_a_writer_of_ones_own_needs_no_histograms():
+    class Writer:
+        def add_scalar(self, tag, value, step):
+            told[tag] = (value, step)
+
+    told = {}
+    found = watched().log(Writer(), 7)
+    assert found.histograms
+    assert told == {name: (value, 7) for name, value in found.items()}
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_tensorboard(tmp_path):
     pytest.importorskip("tensorboard")

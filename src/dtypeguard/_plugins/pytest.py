@@ -4,7 +4,6 @@ pytest loads it in every run: neither torch nor more of dtypeguard is imported b
 test does so, or packages are to be enforced. What dtypeguard must know then it finds in `told`.
 """
 
-import argparse
 import collections
 import contextlib
 import dataclasses
@@ -71,22 +70,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--dtypeguard",
-        type=_mode_named,
+        type=pyproject.one_of(_LEGAL["mode"]),
         metavar="MODE",
         help="what a violation does: strict (the default), lenient, warn or off, for contracts written below the "
         "rootdir; strict:all, lenient:all, ...: for installed packages too; config: the mode that the program sets",
     )
-
-
-def _mode_named(value: str) -> str:
-    """A value of `--dtypeguard`; of `choices` argparse does not tell which one was meant."""
-    legal = _LEGAL["mode"]
-    if value not in legal:
-        meant = pyproject.near(value, legal)
-        raise argparse.ArgumentTypeError(
-            f"invalid choice: {value!r}{meant} (choose from {', '.join(map(repr, legal))})"
-        )
-    return value
 
 
 @pytest.hookimpl(tryfirst=True)  # a conftest may import dtypeguard, and set a mode
@@ -381,6 +369,26 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if to_controller is not None:
         run = session.config.stash[_run]
         to_controller[_SENT] = [[list(row), count, run.first[row]] for row, count in run.repairs.items()]
+    if _unknown(session.config) and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+
+def _unknown(config: pytest.Config) -> dict[str, str]:
+    """The packages to enforce that do not exist, and which were meant: known at the end, as a test may have them found.
+
+    Of the workers of pytest-xdist each knows for itself.
+    """
+    hook = config.stash[_run].hook
+    if hook is None or config.getoption("dist", "no") != "no":
+        return {}
+    there = {name.partition(".")[0] for name in sys.modules}
+    finders = [finder for finder in sys.meta_path if finder is not hook._finder]  # ours takes note of who is looked for
+    found = {name: _is_found(name.partition(".")[0], finders) for name in hook.missing()}
+    return {name: pyproject.near(name, there) for name in found if not found[name]}
+
+
+def _is_found(name: str, finders: Sequence[Any]) -> bool:
+    return name in sys.modules or any(finder.find_spec(name, None) is not None for finder in finders)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -394,9 +402,12 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     run, verbosity = config.stash[_run], config.get_verbosity()
     distributed = config.getoption("dist", "no") != "no"  # then others import them
     missing = run.hook.missing() if run.hook is not None and not distributed else []
-    if missing:
+    unknown = _unknown(config)
+    if missing := [name for name in missing if name not in unknown]:
         text = f"dtypeguard: no module of {', '.join(missing)} was imported, so nothing of it was enforced"
         terminalreporter.write_line(text, yellow=True)
+    for name, meant in unknown.items():
+        terminalreporter.write_line(f"ERROR: --dtypeguard-packages: there is no package {name!r}{meant}", red=True)
     if not run.repairs or verbosity < -1 or config.getoption("no_summary"):
         return
     from dtypeguard._show.text import number

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .._core.base.pyproject import near
+from .._core.base.pyproject import near, one_of
 
 if TYPE_CHECKING:
     from dtypeguard._engine.watch.rule import Finding
@@ -112,8 +112,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     add(_ONLY, metavar="PATHS", action="append", help=says)
     add(_OMIT, metavar="GLOBS", action="append", help="do not report lines of these files, with commas")
-    says = "the lowest severity that fails a test (default: warning)"
-    add(_FAIL, choices=_SEVERITIES, default="warning", help=says)
+    says = f"the lowest severity that fails a test: {', '.join(_SEVERITIES)} (default: warning)"
+    add(_FAIL, type=one_of(_SEVERITIES), metavar="SEVERITY", default="warning", help=says)
     says = f"write the summary to this file, too: {', '.join(_FORMATS)}"
     add(_REPORT, metavar="PATH", action="append", default=[], help=says)
 

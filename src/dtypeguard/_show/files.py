@@ -27,7 +27,10 @@ def write(path: str | os.PathLike[str], content: str | bytes, example: str = "re
 
     Raises:
         OSError: where it cannot be written.
+        TypeError: for what is no path.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path must be the name of a file, {example!r} for example, not {type(path).__name__}")
     file = Path(os.path.realpath(path))  # a link stays one
     data = content.encode("utf-8") if isinstance(content, str) else content
     if file.is_dir():

@@ -317,8 +317,8 @@ class Watch(Result):
         Args:
             writer: TensorBoard's `SummaryWriter`, a run of Weights & Biases, the module `mlflow`, a logger of
                 Lightning, a meter of OpenTelemetry, or a function that takes a dict and the step, such as
-                `accelerator.log`. None writes nothing, for ranks that only take part. TensorBoard and Weights & Biases
-                get the histogram too.
+                `accelerator.log`. None writes nothing, for ranks that only take part. Weights & Biases and what has an
+                `add_histogram_raw`, as TensorBoard does, get the histogram too.
             step: the step of the program; default: that of the first optimizer, as this watch counts.
             group: as in `metrics`.
 

@@ -13,7 +13,8 @@ Write = Callable[[Any, Metrics, int | None], object]  # with a logger, at a step
 def _tensorboard(writer: Any, found: Metrics, step: int | None) -> None:
     for name, value in found.items():
         writer.add_scalar(name, value, step)
-    for name, (counts, edges) in found.histograms.items():
+    # A writer of your own, which has only what it needs, gets the scalars.
+    for name, (counts, edges) in found.histograms.items() if hasattr(writer, "add_histogram_raw") else ():
         middles = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
         total, squares = (sum(c * m**power for c, m in zip(counts, middles, strict=True)) for power in (1, 2))
         low, high, number = edges[0], edges[-1], sum(counts)

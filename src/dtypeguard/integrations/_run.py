@@ -18,6 +18,7 @@ from .._core.repair.records import Casts, Mark, mark, since
 from .._engine.watch.rule import select
 from .._show.report.findings import Report
 from .._show.report.report import AuditReport
+from .._show.text import human, number
 from .._tools.audit.audit import Audit, audit
 from ..amp._arguments import check_steps
 from ..amp._metrics import Metrics
@@ -78,7 +79,7 @@ class Run:
         for model in models:
             if not is_held(model):
                 self._guarded.append(guard(model, **self.options))
-                move_guards(model, self._file)
+                move_guards(model, self._file, f"{_NAME}({{}})")
 
     def watch(self, model: nn.Module, optimizers: Any, scaler: Any = None) -> None:
         """Watch the optimizers; those that are not PyTorch's at all (DeepSpeed's) are left alone."""
@@ -172,7 +173,7 @@ def _check_watch(mode: Any = None, every: Any = 1, averaged: Any = None, metrics
 
 def _log_text(records: Casts) -> str:
     count, nbytes = (sum(getattr(record, name) for record in records) for name in ("count", "bytes"))
-    lines = [f"dtypeguard: {count} repairs in this run, {nbytes:,} bytes copied"]
+    lines = [f"dtypeguard: {number(count, 'repair')} in this run, {human(nbytes)} copied"]
     for record in sorted(records, key=lambda record: -record.count):
         old, new = (plain(fact) for fact in (record.from_dtype, record.to_dtype))
         if record.from_device != record.to_device:

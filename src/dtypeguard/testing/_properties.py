@@ -19,9 +19,9 @@ from .._core.base.config import Verify
 from .._core.base.dtypes import FLOATING, HALF, name_of
 from .._core.base.errors import CastWarning, DeviceError, DtypeError, DtypeGuardError, InplaceOnCastWarning, summary
 from .._core.doors.guard import is_held
-from .._engine.watch.rule import Finding
 from .._tools.audit import audit
 from .._tools.calls import Outcome, difference, run
+from ._births import WRITE, birth, birth_of_result, mixtures
 from ._default import as_default
 from ._matrix import Failure
 from ._trial import Trial, moved
@@ -125,7 +125,10 @@ def unchanged(trial: Trial) -> Iterator[Fault]:
         if found is not None:
             fix = "code that looks at type(self), or at what called it"
             if _is_our_error(outcome):
-                fix = "an annotation that the call breaks, or a contract inside the model"
+                fix = (
+                    birth_of_result(trial, outcome)
+                    or "an annotation that the call breaks, or a contract inside the model"
+                )
             yield Fault(text, *found, fix)
         if outcome.wrote != trial.bare.wrote:
             got, expected = (", ".join(one.wrote) or "nothing" for one in (outcome, trial.bare))
@@ -149,7 +152,7 @@ def repaired(trial: Trial) -> Iterator[Fault]:
                 f"lenient mode refuses {names}, though no value is lost",
                 str(outcome.raised),
                 f"a repair: {_by_hand(trial)}",
-                "an annotation that asks for another dtype than the parameters have",
+                birth_of_result(trial, outcome) or "an annotation that asks for another dtype than the parameters have",
             )
         return
     if trial.loses and trial.bench.contract.verify is not Verify.NEVER:
@@ -163,7 +166,8 @@ def repaired(trial: Trial) -> Iterator[Fault]:
     found = difference(outcome, trial.by_hand)
     if found is not None:
         expected = f"{found[1]}, as the bare model gives for {_by_hand(trial)}"
-        fix = "what sees the input before forward does (a forward pre-hook, `__call__`), or keeps it elsewhere"
+        fix = birth_of_result(trial, outcome)
+        fix = fix or "what sees the input before forward does (a forward pre-hook, `__call__`), or keeps it elsewhere"
         yield Fault(f"lenient mode does not repair {names}", found[0], expected, fix)
     elif difference(trial.bare, trial.by_hand) is not None and trial.by_hand.error is None:
         stray = [cast.argument for cast in outcome.casts if cast.argument not in trial.wrong]
@@ -203,6 +207,8 @@ def _casts_before(trial: Trial) -> bool:
 
 
 def autocast(trial: Trial) -> Iterator[Fault]:
+    if not trial.wrong and trial.bare.error is not None:
+        return iter(())  # what PyTorch refuses inside of the model a guard may repair
     checks = (repaired, argument_named) if trial.wrong else (unchanged,)
     return itertools.chain.from_iterable(check(trial) for check in checks)
 
@@ -226,7 +232,8 @@ def gradients(trial: Trial) -> Iterator[Fault]:
         return
     found = difference(got, expected)
     if found is not None:
-        yield Fault("gradients are not those of the bare model", *found, "a custom autograd Function or a hook")
+        fix = birth_of_result(trial, got) or "a custom autograd Function or a hook"
+        yield Fault("gradients are not those of the bare model", *found, fix)
         return
     owners = {leaf.path: leaf.tensor for leaf in trial.given.floats()}
     owners |= dict(trial.fresh().named_parameters())
@@ -259,29 +266,21 @@ def stable(trial: Trial) -> Iterator[Fault]:
             f"`{path}` is {name_of(mine[path])} where parameters and input are {name_of(own)}",
             rows,
             "the dtype of the parameters, or always the same",
-            _birth(trial) if born else "a branch on the dtype of the input",
+            birth(trial) if born else "a branch on the dtype of the input",
         )
 
 
 def _creep(trial: Trial, path: str, own: torch.dtype, dtype: torch.dtype | None) -> Iterator[Fault]:
     """A result that is always float64, though nobody asked for it."""
     if dtype is torch.float64:
-        for finding, other, born in _mixtures(trial):
+        for finding, other, born in mixtures(trial):
             if finding.rule == "DG101" and finding.severity != "info":
                 yield Fault(
                     f"`{path}` is float64 where parameters and input are {name_of(own)}",
                     f"{other} meets {name_of(own)} at {finding.site}", f"{name_of(own)}, or a cast that says so",
-                    f"{born}. {_WRITE}",
+                    f"{born}. {WRITE}",
                 )  # fmt: skip
                 return
-
-
-_WRITE = "Write dtype=x.dtype, .to(x.dtype), or register_buffer for a plain attribute, which .to() does not reach"
-
-
-def _birth(trial: Trial) -> str:
-    line = next((born for *_, born in _mixtures(trial)), "a tensor that is made inside: torch.zeros, arange or randn")
-    return f"{line}. {_WRITE}"
 
 
 def _real(dtype: torch.dtype) -> torch.dtype:
@@ -290,35 +289,14 @@ def _real(dtype: torch.dtype) -> torch.dtype:
 
 def one_dtype(trial: Trial) -> Iterator[Fault]:
     """What PyTorch has no kernel for is not the model's fault; a tensor of another dtype beside its own is."""
-    for finding, other, born in _mixtures(trial):
+    for finding, other, born in mixtures(trial):
         if "was refused" in finding.message:
             yield Fault(
                 f"in {name_of(trial.anchor_dtype)} the model does not compute: it brings {other} of its own",
                 f"{trial.bare.raised}, at {finding.site}",
                 f"results in {name_of(trial.anchor_dtype)}",
-                f"{born}. {_WRITE}",
+                f"{born}. {WRITE}",
             )
-
-
-def _mixtures(trial: Trial) -> Iterator[tuple[Finding, str, str]]:
-    """Where two floating dtypes meet inside: what the audit says, the one that is not the model's, where it is born."""
-    own, model = trial.anchor_dtype, trial.fresh()
-    with audit(select=("DG101", "DG102", "DG110"), ignore=()) as report:
-        trial.call(model=model)
-    for finding in report.findings:
-        pair = {finding.from_dtype, finding.to_dtype} & FLOATING
-        if own in pair and len(pair) == 2:
-            other = name_of(*pair - {own})
-            born = _born(finding, other)
-            if born or finding.rule != "DG110" or finding.from_dtype is not own:  # else other is what the kernel wants
-                yield finding, other, born or f"`{finding.source}` at {finding.site}"
-
-
-def _born(finding: Finding, dtype: str) -> str | None:
-    """The line since which a tensor has a dtype: the first of the last ones that have it."""
-    after = itertools.takewhile(lambda line: line.endswith((f": {dtype}", " more lines")), reversed(finding.origin))
-    lines = [line for line in after if not line.endswith(" more lines") and not line.startswith("first seen")]
-    return lines[-1] if lines else None
 
 
 def values_right_in_half(trial: Trial) -> Iterator[Fault]:
@@ -344,7 +322,7 @@ def default_dtype(trial: Trial) -> Iterator[Fault]:
         outcome = trial.call()
         now = outcome.outputs()
         odd = [path for path in then if now.get(path, then[path]) is not then[path]]  # random layers may be skipped
-        born = _birth(trial) if odd else _WRITE
+        born = birth(trial) if odd else WRITE
     if odd or (outcome.error is None) is not (trial.bare.error is None):
         text = f"what comes out depends on torch.get_default_dtype(): it was set to {name_of(other)}"
         got = outcome.raised or _dtypes(odd, now)
@@ -396,10 +374,12 @@ def state(trial: Trial) -> Iterator[Fault]:
             got = f"{type(error).__name__}: {error}"
             yield Fault(f"{text} fails under a guard", got, "what it does without", "`__reduce__` and `__deepcopy__`")
             return
-        found = difference(trial.call("strict", model=model), expected)
+        outcome = trial.call("strict", model=model)
+        found = difference(outcome, expected)
         if found is not None or not is_held(model):
             facts = found or ("a model without a guard", "a guarded model")
-            yield Fault(f"{text} loses the guard", *facts, "`__reduce__` and `__deepcopy__`")
+            fix = birth_of_result(trial, outcome) or "`__reduce__` and `__deepcopy__`"
+            yield Fault(f"{text} loses the guard", *facts, fix)
     yield from _kept_dtypes(trial, guarded)
 
 

@@ -131,8 +131,13 @@ def dtype_title(dtype: torch.dtype | None, nothing: str = "as given") -> str:
     return nothing if dtype is None else name_of(dtype)
 
 
-def dtype_of(value: torch.dtype | str, option: str) -> torch.dtype:
+def dtype_of(value: torch.dtype | str, option: str, nothing: str = "") -> torch.dtype:
     """The dtype that an option names: `torch.bfloat16`, "bfloat16", "bf16", "torch.bfloat16" or "half".
+
+    Args:
+        value: what was given.
+        option: its name.
+        nothing: how no dtype is written, where that is legal.
 
     Raises:
         ValueError: for a text that names none.
@@ -145,9 +150,10 @@ def dtype_of(value: torch.dtype | str, option: str) -> torch.dtype:
     name = value.strip().lower().removeprefix("torch.")
     found = BY_NAME.get(name) or _SHORT.get(name) or getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
-        near = difflib.get_close_matches(name, [*BY_NAME, *_SHORT], 1)
-        full = [name_of(_SHORT[one]) if one in _SHORT else one for one in near]
-        meant = f"did you mean {full[0]!r}?" if full else "write torch.bfloat16, 'bfloat16' or 'bf16'"
+        known = {**{one: repr(one) for one in BY_NAME}, **{one: repr(name_of(_SHORT[one])) for one in _SHORT}}
+        known |= {"none": nothing} if nothing else {}
+        near = difflib.get_close_matches(name, known, 1)
+        meant = f"did you mean {known[near[0]]}?" if near else "write torch.bfloat16, 'bfloat16' or 'bf16'"
         raise ValueError(f"{option}={value!r} is no dtype: {meant}")
     return found
 

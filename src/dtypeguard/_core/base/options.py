@@ -228,7 +228,8 @@ def dtypes(option: str, value: Any, legal: Iterable[torch.dtype | None]) -> tupl
     legal = list(legal)
     kinds = torch.dtype | str | (type(None) if None in legal else torch.dtype)
     given = several(option, value, kinds, "a dtype such as torch.bfloat16, or several")
-    found = tuple(dict.fromkeys(None if one is None else dtype_of(one, option) for one in given))
+    nothing = "None" if None in legal else ""
+    found = tuple(dict.fromkeys(None if one is None else dtype_of(one, option, nothing) for one in given))
     known = ", ".join(sorted("None" if one is None else name_of(one) for one in legal))
     for one in found:
         if one not in legal:

@@ -111,6 +111,24 @@ def near(word: Any, legal: Iterable[str], cutoff: float = 0.7) -> str:
     return f" (did you mean {words[found[0]]!r}?)" if found else ""
 
 
+def one_of(legal: Iterable[str]) -> Callable[[str], str]:
+    """The `type` of an option that takes one of some words; of `choices` argparse does not tell which was meant.
+
+    The function raises what argparse shows as a wrong use.
+    """
+    words = [*legal]
+
+    def read(value: str) -> str:
+        if value not in words:
+            from argparse import ArgumentTypeError
+
+            told = f"invalid choice: {value!r}{near(value, words)} (choose from {', '.join(map(repr, words))})"
+            raise ArgumentTypeError(told)
+        return value
+
+    return read
+
+
 def no_rule(name: str) -> str:
     """That there is no rule of a name, which may be meant, and what there is."""
     rules = [one for one in pages.entries() if one.kind in LEGAL["severity"]]

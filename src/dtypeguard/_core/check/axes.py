@@ -31,8 +31,8 @@ def check_dims(spec: TensorSpec, value: Any, path: Path, call: CallState) -> Non
         report_shape(call, path, value, spec, what, wanted)
         return
     if len(shape) < least or (where is None and len(shape) > least):
-        way = None if getattr(value, "is_nested", False) else _method_for(spec, shape, call)
-        report_shape(call, path, value, spec, f"has {_axes(len(shape))}", wanted, RANK, way)
+        ways = [] if getattr(value, "is_nested", False) else _methods_for(spec, shape, call)
+        report_shape(call, path, value, spec, f"has {_axes(len(shape))}", wanted, RANK, ways)
         return
     axes, variadics = dict(call.axes), dict(call.variadics)
     try:
@@ -45,7 +45,7 @@ def check_dims(spec: TensorSpec, value: Any, path: Path, call: CallState) -> Non
         call.faults.append((told, _causes(error, spec), not (call.earlier or call.violations)))
         return
     if fault is not None:
-        report_shape(call, path, value, spec, *fault, method=_method_for(spec, shape, call))
+        report_shape(call, path, value, spec, *fault, methods=_methods_for(spec, shape, call))
         return
     for name in (*axes, *variadics):
         call.owners.setdefault(name, written(path))
@@ -81,11 +81,11 @@ def _fault(
     return None if where is None else _check_variadic(spec.dims[where], shape[where:end], variadics, call)
 
 
-def _method_for(spec: TensorSpec, shape: tuple[int, ...], call: CallState) -> str | None:
-    """The one method that gives a tensor the axes that are asked for; None if none does, or several."""
+def _methods_for(spec: TensorSpec, shape: tuple[int, ...], call: CallState) -> list[str]:
+    """The methods that give a tensor the axes that are asked for: two at the most, else nobody knows what was meant."""
     if torch.compiler.is_compiling() or spec.variadic is not None or not spec.torch_only or not shape:
-        return None
-    ways = {
+        return []
+    outer = {
         **{f".squeeze({n})": (*shape[:n], *shape[n + 1 :]) for n, size in enumerate(shape) if size == 1},
         ".unsqueeze(0)": (1, *shape),
         ".unsqueeze(-1)": (*shape, 1),
@@ -93,15 +93,18 @@ def _method_for(spec: TensorSpec, shape: tuple[int, ...], call: CallState) -> st
         ".transpose(-1, -2)": (*shape[:-2], *shape[:-3:-1]),
         **({".permute(0, 3, 1, 2)": tuple(shape[n] for n in (0, 3, 1, 2))} if len(shape) == 4 else {}),
     }
+    inner = {f".unsqueeze({n})": (*shape[:n], 1, *shape[n:]) for n in range(1, len(shape))}
     found: dict[tuple[int, ...], str] = {}
-    for way, other in ways.items():
+    for way, other in [*outer.items(), *inner.items()]:
+        if way in inner and found:
+            break
         if len(other) == len(spec.dims) and other not in found:
             try:
                 if _fault(spec, other, dict(call.axes), dict(call.variadics), call) is None:
                     found[other] = way
             except AnnotationError:
-                return None
-    return next(iter(found.values())) if len(found) == 1 else None
+                return []
+    return list(found.values()) if len(found) <= 2 else []
 
 
 Fault = tuple[str, str] | None

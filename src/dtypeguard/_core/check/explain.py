@@ -22,7 +22,7 @@ from ..base.errors import (
 from ..base.frames import caller, place, place_of, return_of
 from ..contract.model import Path, argument_of
 from .expressions import Arguments
-from .names import keeps_digits
+from .names import caster_of, keeps_digits
 from .sides import door_at, listed, need, refusal
 from .state import CallState
 from .verify import changed, compact, loses, narrowing, narrows
@@ -114,6 +114,13 @@ def module_path(call: CallState) -> str | None:
     return type(module).__name__ if card is None else str(card.path)
 
 
+def _maker(call: CallState) -> str:
+    """The call that took the options of a contract, as the user writes it."""
+    if not call.contract.guarded:
+        return "{}"
+    return getattr(vars(call.values[0]).get("_dtypeguard"), "maker", "dtypeguard.guard(model, {})")
+
+
 def error_for(
     call: CallState, violations: list[Violation], kind: type[DtypeGuardError], placed: bool = True
 ) -> DtypeGuardError:
@@ -122,14 +129,16 @@ def error_for(
         fix = fix_of(violations)
         write = "the same call without torch.compile says what to write" if fix is None else f"fix: {fix}"
         return kind(f"{contract.function}: {headline(violations[0])} [{violations[0].code or kind.code}]; {write}")
-    instead = ""
+    instead, found = "", need(call, [violation.value for violation in violations])
     keeps = [_without_loss(call, violation) for violation in violations]  # each, for each has a fix of its own
     if kind is not CastError and all(keeps) and all(violation.repairable for violation in violations):
-        instead = 'dtypeguard.guard(model, mode="lenient")' if contract.guarded else 'mode="lenient"'
+        instead = _maker(call if found is None else found.call).format('mode="lenient"')
+        name = violations[0].argument
+        if contract.guarded and not call.leaving and (caster := caster_of(name, call.values[0])):
+            instead += f", or skip_args=[{name!r}], as {caster} casts it itself"
     axes: dict[str, Any] = {**call.axes, **{f"*{name}": list(shape) for name, (_, shape) in call.variadics.items()}}
     more: dict[str, str] = {}
     frame = None
-    found = need(call, [violation.value for violation in violations])
     # The caller knows the argument, not the module inside that refuses it.
     if found is not None and found.paths and kind is DtypeError:
         more["needed by"] = f"{module_path(call)} ({type(call.values[0]).__name__}) at {place(caller())}"

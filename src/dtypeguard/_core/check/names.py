@@ -1,5 +1,9 @@
 """What an argument is by its name, where no annotation says it: names that models share, whoever wrote them."""
 
+import functools
+import inspect
+import re
+from types import CodeType
 from typing import Any
 
 import torch
@@ -42,6 +46,23 @@ def instead(path: Path, value: Tensor, dtype: torch.dtype | None, module: Any) -
     if _is_readable(value) and (rows := _rows(module)) and _are_rows(value.detach(), rows):
         return "", f".to({dtype}), or, if an embedding gets it, ", ".long()"
     return ()
+
+
+def caster_of(name: str, module: Any) -> str:
+    """The class, in a model, whose forward casts an argument of this name itself; "" if none does."""
+    for cls in dict.fromkeys(type(part) for part in module.modules()) if isinstance(module, nn.Module) else ():
+        code = getattr(inspect.unwrap(cls.forward), "__code__", None)
+        if code is not None and name in code.co_varnames and re.search(rf"\b{name}\.to\([^()]*dtype", _source(code)):
+            return str(cls.__name__)
+    return ""
+
+
+@functools.lru_cache(256)
+def _source(code: CodeType) -> str:
+    try:
+        return inspect.getsource(code)
+    except (OSError, TypeError):
+        return ""
 
 
 def _rows(module: Any) -> int:

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..base import private
 from ..base.config import Autocast
 from ..base.dtypes import (
-    AUTOCAST,
     BY_NAME,
     FLOATING,
     TABLE,
@@ -48,7 +47,7 @@ from .axes import check_dims
 from .family import prefer, within
 from .names import instead, is_called_mask, is_ids, is_mask
 from .operators import declines
-from .regions import autocast_enabled, region_of
+from .regions import autocast_casts, region_of
 from .reports import give, report, report_dtype, report_kind
 from .state import CallState, is_returned
 
@@ -197,7 +196,7 @@ def _check_dtype(spec: TensorSpec, value: Any, path: Path, call: CallState) -> N
     if within(value.dtype, spec) and not (follows and not _follows_anchor(value.dtype, anchor)):
         return
     target = concrete or (wanted if follows else prefer(spec, value.dtype, wanted, call))
-    if _autocast_casts(value, target, wanted, call):
+    if autocast_casts(value, path, target, wanted, call):
         return
     by_anchor = target is not None and target is wanted and concrete is None
     report_dtype(call, path, value, target, spec.hint, anchor if by_anchor else None, family=concrete is None)
@@ -205,27 +204,6 @@ def _check_dtype(spec: TensorSpec, value: Any, path: Path, call: CallState) -> N
 
 def _follows_anchor(dtype: torch.dtype, anchor: Anchor | None) -> bool:
     return anchor is None or anchor.dtype is None or dtype is anchor.dtype or dtype in anchor.accepts
-
-
-def _autocast_casts(value: Tensor, target: torch.dtype | None, wanted: torch.dtype | None, call: CallState) -> bool:
-    """Whether autocast itself makes the difference of dtypes harmless inside the body."""
-    contract = call.contract
-    return (
-        contract.autocast is Autocast.FOLLOW
-        and (not contract.modules_only or isinstance(call.values[0], nn.Module))
-        and value.dtype in AUTOCAST
-        and target in AUTOCAST
-        and (target is torch.float32 or target is wanted)
-        and autocast_enabled(_device_in_body(value, call).type)
-    )
-
-
-def _device_in_body(value: Tensor, call: CallState) -> torch.device:
-    """Where a floating tensor will be when the body gets it: what autocast does depends on that."""
-    anchor = call.anchor
-    if anchor is None or anchor.device is None or (value.is_cpu and value.dim() == 0):
-        return value.device
-    return anchor.device
 
 
 def _check_device(value: Tensor, path: Path, call: CallState, annotated: bool, hint: str) -> None:
@@ -353,7 +331,8 @@ def _check_mapping(spec: MappingSpec, value: Any, path: Path, call: CallState) -
 def _check_fields(spec: FieldsSpec, value: Any, path: Path, call: CallState) -> None:
     missing = sorted(spec.required - set(value)) if isinstance(value, dict) else []
     if not isinstance(value, spec.origin) or missing:
-        report_kind(call, path, value, spec.hint, True, *missing)
+        others = [key for key in value if key not in {**spec.fields, **spec.others}] if missing else []
+        report_kind(call, path, value, spec.hint, True, *missing, others=others)
     elif not _is_recursive(value, call):
         held = {step[1]: (step, item) for step, item in children(value) or ()}
         items = [(field_spec, *held[name]) for name, field_spec in spec.fields.items() if name in held]
@@ -412,7 +391,7 @@ def _check_guarded(value: Any, path: Path, call: CallState) -> None:
             and value.dtype in FLOATING
             and not _follows_anchor(value.dtype, anchor)
             and not is_count(value, anchor.dtype)
-            and not _autocast_casts(value, anchor.dtype, anchor.dtype, call)
+            and not autocast_casts(value, path, anchor.dtype, anchor.dtype, call)
             and not is_mask(call.contract, path, value.dtype, anchor.dtype, call.values)
         ):
             if _is_side(call):

@@ -1,6 +1,8 @@
 """Violations as they are recorded: what a value is, what it should be, what to write, whether it can be repaired."""
 
+import difflib
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -53,20 +55,26 @@ def report_shape(
     actual: str,
     reason: str,
     of: Mistake = AXIS,
-    method: str | None = None,
+    methods: Sequence[str] = (),
 ) -> None:
-    """Record that the axes are others; `method` is what would mend it, if that is known."""
+    """Record that the axes are others; one of `methods` would mend it."""
     # Sizes that fit once axes are swapped are no proof that they are: ten rows of two are not two of ten classes.
-    swaps = method is not None and method.startswith((".transpose", ".permute"))
-    fix = () if method is None else ("if the axes are swapped: " if swaps else "", method)
+    swaps = any(method.startswith((".transpose", ".permute")) for method in methods)
+    several = [f"{method}, or " for method in methods[:-1]]
+    fix = ("if the axes are swapped: " if swaps else "", *several, *methods[-1:]) if methods else ()
     report(call, path, ShapeError, value, actual, spec.hint, reason, spec.hint, fix=fix, code=of.id)
 
 
 _LITERAL = re.compile(r"Literal\[([^\[\]]*)\]( \| None)?")
 
 
-def report_kind(call: CallState, path: Path, value: Any, hint: str, count: bool = False, *missing: str) -> None:
-    """Record that a value is of another type than its hint; with `count` the text has the length of a tuple."""
+def report_kind(
+    call: CallState, path: Path, value: Any, hint: str, count: bool = False, *missing: str, others: Any = ()
+) -> None:
+    """Record that a value is of another type than its hint; with `count` the text has the length of a tuple.
+
+    Of a TypedDict `missing` are the keys that it lacks, and `others` those that it has and that mean nothing.
+    """
     actual = f"is {indefinite(type(value).__qualname__)}"
     wanted, fix = hint, ""
     if count and isinstance(value, tuple):
@@ -75,6 +83,10 @@ def report_kind(call: CallState, path: Path, value: Any, hint: str, count: bool 
     if missing:
         lacks = ", ".join(map(repr, missing))
         actual, fix = f"has no {lacks}", f"{give(call)} it with {lacks}"
+        if not torch.compiler.is_compiling() and (
+            meant := difflib.get_close_matches(missing[0], [key for key in others if isinstance(key, str)], 1)
+        ):
+            fix = f"{fix}: {meant[0]!r} may be meant for {missing[0]!r}"
     if (listed := _LITERAL.fullmatch(hint)) and isinstance(value, str | int):
         actual, wanted = f"is {value!r}", f"one of {listed[1]}{', None' * bool(listed[2])}"
     report(

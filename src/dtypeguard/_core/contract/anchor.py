@@ -22,6 +22,11 @@ NORMS: tuple[type[nn.Module], ...] = (nn.modules.batchnorm._NormBase, nn.LayerNo
 LOSSES: tuple[type[nn.Module], ...] = (nn.modules.loss._Loss,)
 # PyTorch's modules that compute with floating input wider than their parameters; all others with parameters refuse it.
 WIDER: tuple[type[nn.Module], ...] = (nn.RMSNorm, *LOSSES)
+# Those whose operation autocast leaves as it is on the CPU: within a region, too, they refuse what is not like their
+# half parameters.
+UNCAST: tuple[type[nn.Module], ...] = (
+    nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase, nn.Bilinear,
+)  # fmt: skip
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -46,6 +46,7 @@ class Contract:
     casting: Casting | None = None
     anchor: str | None = None  # "self": follow the first argument if it is a module; else an argument's name
     autocast: Autocast = Autocast.IGNORE
+    uncast: bool = False  # autocast does not cast for this module on the CPU
     modules_only: bool = False  # "follow" holds only if the first argument is an nn.Module
     verify: Verify = Verify.FIRST
     mutates: frozenset[str] = frozenset()

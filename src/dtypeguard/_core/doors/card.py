@@ -23,6 +23,7 @@ class Card:
     shadow: tuple[str, Any, Any] | None = None  # what hides the class's forward: its name, as it was, as guarded
     hooks: tuple[Any, ...] = ()  # of a GraphModule, whose class cannot be swapped
     file: str | None = None  # where `guard` was called
+    maker: str = "dtypeguard.guard(model, {})"  # what took its options, for advice
     skip: tuple[Any, ...] = ()  # submodules to leave alone
     follows: bool = False  # whether side inputs are repaired where PyTorch's own modules inside would refuse them
     known: tuple[list[nn.Module], Opened] | None = None  # the modules inside, and the doors among them
@@ -33,7 +34,7 @@ class Card:
 
     def opened(self, module: nn.Module) -> Opened:
         """The doors inside, for the time of a call with side inputs."""
-        inside, known = modules_of(module), self.known
+        inside, known = modules_of(module)[1:], self.known  # without the module: no cycle
         if known is None or known[0] != inside or not known[1].fits():
             none: frozenset[str] = frozenset()  # `skip_args` and `move_args` name the model's own arguments
             told = inner(self.key.options)

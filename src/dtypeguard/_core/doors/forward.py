@@ -17,9 +17,10 @@ from ..base.config import Autocast, Mode, Verify
 from ..base.dtypes import Casting
 from ..base.errors import AnnotationError
 from ..base.frames import hide_frames
+from ..base.pyproject import near
 from ..check.reference import check
 from ..check.state import CallState
-from ..contract.anchor import Slots
+from ..contract.anchor import UNCAST, Slots
 from ..contract.hints import annotations_of, is_array_hint, resolve_hint
 from ..contract.model import OMITTED, Contract, Param, Rest
 from ..contract.spec import Spec, spec_of
@@ -93,6 +94,7 @@ def contract_of(cls: type[nn.Module], forward: Any, key: Key) -> Contract:
     contract.guarded, contract.key, contract.anchor = True, key, contract.anchor or "self"
     contract.border = options.border
     contract.sides = not is_torch_own(cls) and not options.border
+    contract.uncast = is_torch_own(cls) and issubclass(cls, UNCAST)
     if issubclass(cls, _ATTENTION) and not contract.sides:
         contract.masks = frozenset(param.name for param in contract.params if param.name.endswith("mask"))
     for name in ("mode", "casting", "autocast"):
@@ -226,7 +228,10 @@ def check_names(root: nn.Module, options: Options, contracts: list[Contract]) ->
         for name in getattr(options, option):
             if name not in {param.name for param in params}:
                 known = ", ".join(param.name for param in contracts[0].params[1:])
-                raise ValueError(f"{option}: {type(root).__name__}.forward has no argument {name!r}, only {known}")
+                meant = near(name, known.split(", "))
+                raise ValueError(
+                    f"{option}: {type(root).__name__}.forward has no argument {name!r}{meant}, only {known}"
+                )
 
 
 def matches(pattern: str | type[nn.Module], path: str, module: nn.Module) -> bool:
@@ -244,6 +249,7 @@ def check_patterns(root: nn.Module, patterns: Iterable[Any]) -> None:
         if isinstance(pattern, type):
             what = f"of the class {pattern.__name__}"
             known = sorted({type(module).__name__ for path, module in modules.items() if path})
+        what += "" if isinstance(pattern, type) else near(pattern, known)
         raise ValueError(
             f"skip_modules: {type(root).__name__} has no submodule {what}, only {_closest_names(str(pattern), known)}"
         )

@@ -242,7 +242,7 @@ def restore(root: nn.Module, guards: list[tuple[nn.Module, Card]]) -> None:
     for module, card in guards:
         _guard_one(module, card.path, card.key.options, card.file, True)
         made = vars(module)["_dtypeguard"]
-        made.skip, made.follows = card.skip, card.follows
+        made.skip, made.follows, made.maker = card.skip, card.follows, card.maker
         if card.hooks and not made.hooks:
             made.hooks = (module.register_forward_pre_hook(_do_nothing),)
         if card.holder is not None:
@@ -437,12 +437,12 @@ def _unguard_one(module: nn.Module) -> None:
         leave_alone(module, card.holder)
 
 
-def move_guards(model: nn.Module, file: str | None) -> None:
-    """Have the guards of a model count as written in another file."""
+def move_guards(model: nn.Module, file: str | None, maker: str) -> None:
+    """Have the guards of a model count as written in another file, and as made by another call."""
     for module in root_of(model).modules():
         card = module.__dict__.get("_dtypeguard")
         if card is not None:
-            card.file = file
+            card.file, card.maker = file, maker
 
 
 def is_guarded(model: nn.Module, /) -> bool:

@@ -104,6 +104,9 @@ class HasContents(Protocol):
     contents: Contents
 
 
+# As the user knows it; its own class is further up in the package.
+HasContents.__module__, HasContents.__qualname__ = "dtypeguard.results", "Manifest"
+
 State = str | os.PathLike[str] | HasContents
 
 

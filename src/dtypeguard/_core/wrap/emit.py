@@ -39,7 +39,7 @@ from ..contract.spec import (
     ValidatedSpec,
     walk,
 )
-from .scan import ask, beside, scan
+from .scan import ask, beside, left_alone, scan
 
 
 class Inexpressible(Exception):
@@ -58,7 +58,7 @@ class Writer:
         self.anchored = anchored
         self.device = device  # the expression of the anchor's device
         self.closure: dict[str, Any] = {"_dg_Miss": _Miss, "_dg_isinstance": isinstance, "_dg_Tensor": Tensor}
-        self.closure |= {"_dg_facts": facts, "_dg_type": type, "_dg_beside": beside}
+        self.closure |= {"_dg_facts": facts, "_dg_type": type, "_dg_beside": beside, "_dg_left": left_alone}
         self.place: int | None = None  # the argument that is in turn; None is the result
         self.lines: list[str] = []
         self.open: list[Spec] = []
@@ -167,7 +167,22 @@ class Writer:
     def autocast(self, var: str) -> str:
         enabled = self.const(torch.is_autocast_enabled, "enabled")
         module = "_dg_p is not None and " if self.contract.modules_only else ""
-        return f'{module}{enabled}("cpu" if {var}.is_cpu else {var}.device.type)'
+        casts = f'{module}{enabled}("cpu" if {var}.is_cpu else {var}.device.type)'
+        contract = self.contract
+        if not (contract.guarded and self.anchored) or self.place is None:
+            return casts
+        left = f"{var}.is_cpu and _dg_a in {self.const(HALF, 'half')}"
+        if contract.uncast:
+            casts += f" and not ({left})"
+        elif contract.sides:
+            casts += f" and (not ({left}) or {self.side(f'_dg_left(_dg_contract, {contract.params[0].name})')})"
+        return casts
+
+    def side(self, opened: str) -> str:
+        """An expression that is true, and puts what stands inside of the model around the body; false to ask again."""
+        if "_dg_side" not in self.initial:
+            self.initial.append("_dg_side")
+        return f"(_dg_side := {opened})"
 
     def dtype(self, spec: TensorSpec, var: str) -> None:
         follow = self.contract.autocast is Autocast.FOLLOW
@@ -410,9 +425,8 @@ class Writer:
             seen = [param for param in self.contract.params[1:] if not param.skip]
             free = ", ".join([names[0], *(param.name for param in seen if param.spec is None)])
             told = "".join(f"{param.name}, " for param in seen if param.spec is not None)
-            walk = f"({walk} or (_dg_side := _dg_beside(_dg_contract, _dg_a, {self.device}, ({free},), ({told}))))"
-            if "_dg_side" not in self.initial:
-                self.initial.append("_dg_side")
+            told = self.side(f"_dg_beside(_dg_contract, _dg_a, {self.device}, ({free},), ({told}))")
+            walk = f"({walk} or {told})"
         self.miss_if(f"not ({right}) and {empty}not {walk}")
 
 

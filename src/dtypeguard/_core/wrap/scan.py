@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..base import private
 from ..base.config import Autocast
-from ..base.dtypes import AUTOCAST, FLOATING
+from ..base.dtypes import AUTOCAST, FLOATING, HALF
 from ..check.reference import check_one, contains_dtype, same_device
 from ..check.scope import scope
 from ..check.state import is_returned
@@ -65,6 +65,8 @@ def _scan_tensor(value: Tensor, dtype: Any, device: Any, contract: Contract) -> 
     if found in FLOATING:
         if dtype is not None and found is not dtype:
             follows = contract.autocast is Autocast.FOLLOW and found in AUTOCAST and dtype in AUTOCAST
+            if value.is_cpu and dtype in HALF and (contract.sides or contract.uncast):
+                follows = False
             if not (follows and torch.is_autocast_enabled(value.device.type)) and not is_count(value, dtype):
                 return False
     elif value.is_cpu and not contract.move_args:
@@ -107,14 +109,19 @@ def beside(
             others.append(value)
     if not shown and not others:
         return False
-    compiling = torch.compiler.is_compiling()
-    if not compiling and is_repaired(sys._getframe(1)):
+    if not torch.compiler.is_compiling() and is_repaired(sys._getframe(1)):
         return False  # what was repaired cannot show whether the caller knows the model's dtype
     if not shown:
         with private.no_function():
             shown = any(contains_dtype(free[0], value, dtype) for value in others)
     if not shown:
         return False
-    if not card.follows:
+    return left_alone(contract, free[0])
+
+
+def left_alone(contract: Contract, module: Any) -> Any:
+    """What to run the body in, where modules inside may refuse what the model lets pass; False to look again."""
+    card = module.__dict__.get("_dtypeguard")
+    if card is None or not card.follows:
         return _NOTHING
-    return card.opened(free[0]) if not compiling and contract.wrapper is not None else False
+    return card.opened(module) if not torch.compiler.is_compiling() and contract.wrapper is not None else False

@@ -52,6 +52,9 @@ class Spot:
         return installed(self.file) is None
 
 
+Spot.__module__ = "dtypeguard.results"
+
+
 class Step(str):
     """A line of an origin, as text; the one at which the dtype was born knows its site.
 

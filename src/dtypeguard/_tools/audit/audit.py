@@ -310,7 +310,7 @@ def _several(what: Any, kind: type[Any], name: str) -> list[Any]:
         if not isinstance(one, kind):
             hint = "" if name == "model" else "; to audit a call of a model: audit(model, batch)"
             raise TypeError(
-                f"{name} must be of type {kind.__name__}, or a list of such, not {type(one).__name__}{hint}"
+                f"audit: {name} must be of type {kind.__name__}, or a list of such, not {type(one).__name__}{hint}"
             )
     return several
 

@@ -1,18 +1,19 @@
 """A model in a low dtype of which some modules stay in float32: guards cast at the borders between both."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
 from torch import nn
 
 from ..._core.base.config import Autocast, Mode, Verify
-from ..._core.base.dtypes import FLOATING
+from ..._core.base.dtypes import FLOATING, name_of
 from ..._core.base.errors import CompareError
 from ..._core.doors.choose import owners, refuses_wider
 from ..._core.doors.forward import Options
 from ..._core.doors.guard import border
+from .subject import widest
 
 _OPTIONS = Options(
     mode=Mode.LENIENT, casting=None, depth="boundary", dtype=None, device=None, autocast=None, skip_args=frozenset(),
@@ -41,8 +42,7 @@ def keep_wide(
         for tensor in (*module._parameters.values(), *module._buffers.values())
     }
     if dtype is not None:
-        for module in model.modules():
-            _convert(module, dtype, held)
+        convert(model, dtype, held)
     for module in model.modules() if kept else ():
         if isinstance(module, nn.TransformerEncoderLayer | nn.MultiheadAttention):
             module.register_forward_pre_hook(_no_fast_path)
@@ -68,21 +68,22 @@ def _parent(model: nn.Module, name: str) -> nn.Module | None:
     return model.get_submodule(name.rpartition(".")[0]) if name else None
 
 
-def _convert(module: nn.Module, dtype: torch.dtype, held: set[int]) -> None:
-    """What `module.to(dtype)` does to its own tensors, but for those that are held."""
-    for parameter in module._parameters.values():
-        if parameter is not None and id(parameter) not in held and parameter.dtype in FLOATING:
-            parameter.data = parameter.data.to(dtype)
-            if parameter.grad is not None:
-                parameter.grad.data = parameter.grad.data.to(dtype)
-    for name, buffer in module._buffers.items():
-        if buffer is not None and id(buffer) not in held and buffer.dtype in FLOATING:
-            module._buffers[name] = buffer.to(dtype)
+def convert(model: nn.Module, dtype: torch.dtype, held: Collection[int] = ()) -> None:
+    """What `model.to(dtype)` does to floating tensors, but for those that are held."""
+    for module in model.modules():
+        for parameter in module._parameters.values():
+            if parameter is not None and id(parameter) not in held and parameter.dtype in FLOATING:
+                parameter.data = parameter.data.to(dtype)
+                if parameter.grad is not None:
+                    parameter.grad.data = parameter.grad.data.to(dtype)
+        for name, buffer in module._buffers.items():
+            if buffer is not None and id(buffer) not in held and buffer.dtype in FLOATING:
+                module._buffers[name] = buffer.to(dtype)
 
 
-def check_names(
-    model: nn.Module, names: Iterable[str], dtype: torch.dtype | None, others: Iterable[str] = ()
-) -> None:  # fmt: skip
+def check_fits(
+    model: nn.Module, names: Iterable[str], dtype: torch.dtype | None, wide: torch.dtype, others: Iterable[str] = ()
+) -> None:
     """Raises CompareError for a model that lacks one of the modules, or whose weights are rounded already.
 
     `others` are modules that are not kept, and have casts at their borders.
@@ -94,10 +95,11 @@ def check_names(
             f"{type(model).__name__} has no module {missing[0]!r}: apply what `keep` returns to the model that was "
             "compared, or to one that is built alike"
         )
+    own = widest(model)
+    lost = f"already, so its digits are lost: apply what `keep` returns to the model in {name_of(wide)}"
+    if torch.finfo(own).eps > torch.finfo(wide).eps:
+        raise CompareError(f"{type(model).__name__} has {name_of(own)} parameters {lost}")
     for name in names:
         for key, parameter in modules[name].named_parameters():
             if dtype is not None and torch.finfo(parameter.dtype).eps >= torch.finfo(dtype).eps:
-                raise CompareError(
-                    f"parameter {f'{name}.{key}' if name else key} is {parameter.dtype} already, so its digits are "
-                    "lost: apply what `keep` returns to the model in float32"
-                )
+                raise CompareError(f"parameter {f'{name}.{key}' if name else key} is {name_of(parameter.dtype)} {lost}")

@@ -17,7 +17,7 @@ from .borders import keep_wide
 from .expected import Expected
 from .kept import Kept
 from .measure import INPUTS, Measured, measure
-from .subject import REFUSALS, Subject
+from .subject import REFUSALS, Subject, widest
 from .text import of_whole, percent
 from .trials import Trials
 from .units import within
@@ -376,7 +376,8 @@ class Search(Trials):
             notes.append(f"more than half of the model is kept: {of_whole(share)} of its parameters")
         cost = share, self.units.bytes(names, None if low is None else low.itemsize)
         return Kept(
-            names, error, self.runs, low, *self._ran.get(names, ((), ())), *cost, tuple(self.curve(base)), tuple(notes)
+            names, error, self.runs, low, *self._ran.get(names, ((), ())), *cost, tuple(self.curve(base)), tuple(notes),
+            widest(self._subject.model),
         )  # fmt: skip
 
     def curve(self, base: float) -> list[tuple[float, float]]:

@@ -10,12 +10,13 @@ from torch import nn
 
 from ..._core.base.dtypes import BY_NAME, name_of
 from ..._core.base.modules import root_of
-from ..._core.base.options import kind_of, refuse_no_module
+from ..._core.base.options import explained, kind_of, refuse_no_module
 from ..._show.result import Drawn
 from ..._show.svg import Chart
 from ..._show.text import modules_shown, wrapped
-from .borders import check_names, keep_wide
+from .borders import check_fits, convert, keep_wide
 from .pictures import of_kept
+from .subject import widest
 from .text import of_whole, percent, verified
 
 M = TypeVar("M", bound=nn.Module)
@@ -38,6 +39,7 @@ class Kept(Drawn):
         curve: what other sets would cost and give: shares of the parameters, and the errors that are expected, or
             were measured.
         notes: what limits the result.
+        wide: the dtype of the model that was compared, in which the modules stay.
     """
 
     kind: ClassVar[str] = "kept"
@@ -52,7 +54,9 @@ class Kept(Drawn):
     bytes: float = 0.0
     curve: tuple[tuple[float, float], ...] = ()
     notes: tuple[str, ...] = ()
+    wide: torch.dtype = torch.float32
 
+    @explained
     def apply(self, model: M) -> M:
         """Convert a model in float32 to the low dtype, except for these modules. Returns the same model.
 
@@ -62,13 +66,14 @@ class Kept(Drawn):
         region.
 
         Args:
-            model: the one that was compared, or one that is built alike, in float32.
+            model: the one that was compared, or one that is built alike, in float32. One in float64 is
+                converted first.
 
         Returns:
             The same model.
 
         Raises:
-            CompareError: if the model lacks one of the modules, or its weights are in the low dtype already.
+            CompareError: if the model lacks one of the modules, or its weights are in half precision already.
 
         >>> import torch, dtypeguard
         >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
@@ -79,16 +84,17 @@ class Kept(Drawn):
         """
         refuse_no_module("apply", model)
         held = root_of(model)
-        check_names(held, self.names, self.dtype, (*self.narrow, *self.cast))
+        check_fits(held, self.names, self.dtype, self.wide, (*self.narrow, *self.cast))
+        if widest(held) is not self.wide:
+            convert(held, self.wide)
         keep_wide(held, self.names, self.narrow, self.dtype, self.cast)
         return model
 
-    def told(self, modules: Iterable[str], wide: str = "float32", low: str = "") -> Iterator[str]:
+    def told(self, modules: Iterable[str], low: str = "") -> Iterator[str]:
         """What is kept, in lines.
 
         Args:
             modules: the names of all modules of the model.
-            wide: the name of the dtype in which these stay.
             low: what the rest is in; default: the dtype, or autocast.
         """
         names = ", ".join(modules_shown(self.names, modules)) or ("nothing but the batch" if self.runs else "nothing")
@@ -97,7 +103,7 @@ class Kept(Drawn):
         cost = f"; {of_whole(self.parameters)} of the parameters" if self.names else ""
         low = low or ("autocast" if self.dtype is None else name_of(self.dtype))
         how = verified(self.runs, low)
-        yield f"keep in {wide}: {names} -> {percent(self.error)} ({how}{cost})"
+        yield f"keep in {name_of(self.wide)}: {names} -> {percent(self.error)} ({how}{cost})"
         for note in self.notes:
             yield f"note: {note}"
 
@@ -142,4 +148,5 @@ class Kept(Drawn):
         names, narrow, cast, notes = (tuple(data[name]) for name in ("names", "narrow", "cast", "notes"))
         curve = tuple((float(share), float(error)) for share, error in data["curve"])
         cost = float(data["parameters"]), float(data["bytes"])
-        return cls(names, float(data["error"]), int(data["runs"]), dtype, narrow, cast, *cost, curve, notes)
+        wide = BY_NAME[data["wide"]]
+        return cls(names, float(data["error"]), int(data["runs"]), dtype, narrow, cast, *cost, curve, notes, wide)

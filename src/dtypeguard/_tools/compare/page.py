@@ -154,7 +154,7 @@ def _cells(layer: dict[str, Any], shared: bool) -> tuple[Any, ...]:
 
 def parts_of_kept(data: dict[str, Any]) -> tuple[Any, ...]:
     """What shows which modules are kept."""
-    return "modules that stay in float32", *_said_of(data, "float32", data["dtype"] or "autocast")
+    return f"modules that stay in {data['wide']}", *_said_of(data, data["wide"], data["dtype"] or "autocast")
 
 
 def _said_of(kept: dict[str, Any] | None, wide: str, low: str) -> Iterator[Any]:

@@ -25,7 +25,7 @@ def of_comparison(data: dict[str, Any]) -> Chart:
 
 def of_kept(data: dict[str, Any]) -> Chart:
     """From `Kept.to_dict()`."""
-    return _of_shares(data["curve"], data, "error against parameters in float32", "float32")
+    return _of_shares(data["curve"], data, f"error against parameters in {data['wide']}", data["wide"])
 
 
 def of_formats(data: dict[str, Any]) -> Chart:

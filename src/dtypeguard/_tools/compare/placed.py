@@ -11,7 +11,7 @@ from torch import nn
 from ..._core.base.errors import CompareError, DtypeGuardWarning
 from ..._core.base.frames import caller, warn_at
 from ..._core.base.modules import root_of
-from ..._core.base.options import refuse_no_module
+from ..._core.base.options import explained, refuse_no_module
 from ..._show.result import Drawn
 from ..._show.svg import Chart
 from ..._show.text import modules_shown, wrapped
@@ -60,6 +60,7 @@ class Placed(Drawn):
     others: Mapping[str, str] = field(default_factory=lambda: _NONE)
     wide: str = "the model's dtype"
 
+    @explained
     def apply(self, model: M) -> M:
         """Round the operands of a model's matrix products in each forward, as these formats do. Returns the model.
 
@@ -93,6 +94,7 @@ class Placed(Drawn):
         emulate(held, chosen, None if self.attention is None else format_of(self.attention))
         return model
 
+    @explained
     def remove(self, model: M) -> M:
         """Take off what `apply` has put on a model.
 

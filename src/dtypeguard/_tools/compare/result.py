@@ -296,7 +296,7 @@ class Comparison(Drawn):
     def _kept_lines(self) -> Iterator[str]:
         """The lines behind the notes: what is kept."""
         if self._kept is not None:
-            yield from self._kept.told(self._found.modules, self.wide, self._subject.title)
+            yield from self._kept.told(self._found.modules, self._subject.title)
 
     def __str__(self) -> str:
         return "\n".join(_report_lines(self))

@@ -13,7 +13,7 @@ from ..._core.base.dtypes import FLOATING, TABLE, Kind
 from ..._core.base.modules import root_of
 from ..._core.base.options import misspelt
 from ..._core.check.accepted import accepted, arrays
-from ..._core.check.names import is_ids
+from ..._core.check.names import is_ids, keeps_digits
 from ..._core.check.reference import find_anchor
 from ..._core.contract.anchor import LOSSES, Anchor, floating
 from ..._core.contract.hints import show
@@ -207,7 +207,7 @@ def _arguments(contract: Contract, module: nn.Module, device: torch.device | Non
                 if mask not in unannotated:
                     unannotated[mask] = accepted(contract, module, param, None, device)
                 outside, within = unannotated[mask]
-                holds = _holds(name, hints.get(name), module)
+                holds = _holds(name, hints.get(name), module, outside)
                 yield HeldArgument(name, None, outside, within, device, name in contract.move_args, None, holds)
 
 
@@ -226,14 +226,16 @@ def _hints(module: nn.Module) -> dict[str, str]:
     return {}
 
 
-def _holds(name: str, hint: str | None, module: nn.Module) -> str:
+def _holds(name: str, hint: str | None, module: nn.Module, dtypes: tuple[torch.dtype, ...]) -> str:
     """What an argument holds by its name and its hint, as `HeldArgument.holds` has it."""
     if is_ids((name,), torch.zeros(1), module):
         return "ids"
     words = set(re.findall(r"[A-Za-z]+", re.sub(r"\b(typing|torch)\.|\bOptional\b|\bUnion\b", "", hint or "")))
     if words and words <= _NUMBERS:
         return "numbers"
-    return "integers" if name.endswith("mask") or words & {"LongTensor", "IntTensor", "BoolTensor"} else "values"
+    if name.endswith("mask") or words & {"LongTensor", "IntTensor", "BoolTensor"}:
+        return "integers"
+    return "labels" if dtypes and all(keeps_digits((name,), dtype) for dtype in dtypes) else "values"
 
 
 def _annotated(

@@ -21,8 +21,8 @@ class HeldArgument(Row):
         moves: whether that holds for integer and bool tensors on the CPU, too.
         skipped: why it is not checked, or None.
         holds: what its name and its hint say of an argument without a jaxtyping annotation: 'ids' of an embedding,
-            'integers' (masks and whole numbers, which keep their dtype), 'numbers' of Python, or 'values', which are
-            all others.
+            'integers' (masks and whole numbers, which keep their dtype), 'numbers' of Python, 'labels', of which
+            a half dtype has too few digits for a loss, or 'values', which are all others.
     """
 
     name: str

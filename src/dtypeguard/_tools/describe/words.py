@@ -52,6 +52,8 @@ def demand(argument: HeldArgument, module: HeldModule) -> str:
         said = f"any integer or bool, or {said}"
     elif argument.annotation is None and not said.startswith("any"):
         said = f"floats: {said}"
+    if argument.holds == "labels":
+        said += "; not cast where that loses digits, as a loss compares with them"
     return f"{said}; integers are moved, too" if moved else said
 
 

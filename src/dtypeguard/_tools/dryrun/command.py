@@ -57,7 +57,7 @@ def _region(name: str) -> torch.dtype | None:
     legal = {"none" if one is None else name_of(one): one for one in REGIONS}
     if name.lower() in legal:
         return legal[name.lower()]
-    if (found := dtype_of(name, "region")) not in REGIONS:
+    if (found := dtype_of(name, "region", "'none'")) not in REGIONS:
         raise ValueError(f"--region {name} is none of {', '.join(legal)}")
     return found
 

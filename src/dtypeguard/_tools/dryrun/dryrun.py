@@ -104,7 +104,8 @@ def tabled(model: nn.Module, batch: Any, dtype: Any = None, region: Any = REGION
             if cell is first and error is not None:
                 if batch is None and inputs.tensors():
                     raise Undrawn(root, f"the model does not take what was drawn: {error}") from error
-                error.add_note(f"dtypeguard.dryrun, {cell.title}")
+                held = f"{type(root).__name__} does not run on the batch as it is"
+                error.add_note(f"dtypeguard.dryrun: {held}: {cell.title}")
                 raise error
             let_go(error)
     return DryrunTable(type(root).__name__, place, cells)

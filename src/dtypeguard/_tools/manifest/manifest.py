@@ -5,7 +5,7 @@ from typing import Any
 
 from ..._core.base.dtypes import name_of
 from ..._core.base.errors import ContractWarning
-from ..._core.base.frames import caller, hide_frames, warn_at
+from ..._core.base.frames import caller, warn_at
 from ..._core.base.modules import root_of
 from ..._core.base.options import explained_as
 from ..._core.state.contents import Contents, contents_of, is_manifest, load, save, written
@@ -59,6 +59,7 @@ class Manifest(Result):
         """
         save(self.contents, self._reading, path)
 
+    @explained_as("manifest.check")
     def check(self, model: Any, optimizer: Any = None, *, batch: Any = None) -> None:
         """Check that a model, or a checkpoint, holds what the manifest says.
 
@@ -88,7 +89,6 @@ class Manifest(Result):
         """
         found = self.diff(model, optimizer, batch=batch)
         if found:
-            hide_frames()
             raise state_error(found._found)
 
     @explained_as("manifest.diff")
