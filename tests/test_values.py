@@ -493,6 +493,18 @@ def test_memory_that_is_not_there_ends_the_shadow_and_not_the_program(monkeypatc
     assert "the shadow ended: out of memory" in " ".join(str(report).split())
 
 
+@pytest.mark.parametrize("test", [lambda t: t > 100, lambda t: torch.allclose(t, torch.tensor(256.0).bfloat16())])
+def test_a_total_that_stands_still_reaches_a_comparison_that_comes_out_right(test):
+    def program():
+        total = torch.zeros((), dtype=BF16)
+        for _ in range(600):
+            total = total + torch.ones((), dtype=BF16)
+        return bool(test(total))
+
+    (finding,) = audited(program)[0].findings
+    assert "a total stands still: 256 where float32 has 600; it reaches a comparison" in finding.message
+
+
 def test_what_a_wider_dtype_has_is_told_of_a_value_that_was_lost_at_that_line():
     def program():
         large = torch.tensor([3e4], dtype=F16) * 4
