@@ -258,5 +258,4 @@ def test_a_reader_that_has_gone(folder):
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     for _ in range(5):  # whether the reader has gone by then is a matter of luck
         run = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=environment)
-        told = "exit status 1: standard output was closed before all was written\n"
-        assert (run.returncode, run.stderr) in [(0, ""), (1, told)]
+        assert (run.returncode, run.stderr) in [(0, ""), (141, "")]
