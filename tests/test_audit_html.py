@@ -84,12 +84,24 @@ def test_findings_of_one_cause_stand_together():
     page = Page(render(repeated()))
     inside = [e for e in page.all("li", "finding") if "k0" in page.within(e)]
     assert len(inside) == 508
-    text = page.said(page.one("k0")).partition("508 findings, one edit")[0]
+    text = page.said(page.one("k0")).partition("508 places, one line")[0]
     assert ("hidden.to(torch.bfloat16)" in text, "Net.* (508 modules)" in text) == (True, True)
     marks = [page.said(e) for e in page.all("mark")]
     assert set(marks) == {"hidden.to(torch.bfloat16)", "mse(output, target)", "target = torch.from_numpy(rows)"}
     other = page.said(page.one("f508"))
     assert "/home/ana/run/data.py:7 convert it where it is born" in other
+
+
+def test_a_count_of_what_is_looked_for_at_times_only_is_a_least_one():
+    data = sample()
+    found = data["findings"][0] | {"count": 6}
+    alone = {"causes": [data["causes"][0] | {"findings": [0]}], "edits": [], "casts": []}
+    said = {}
+    for rule in ("DG306", "DG101"):
+        page = Page(render(data | alone | {"findings": [found | {"rule": rule}]}))
+        said[rule] = page.said(page.one("f0"))
+    assert re.search("at least .6", said["DG306"])
+    assert "at least" not in said["DG101"]
 
 
 def test_every_fact_of_a_cast_is_in_its_row_by_bytes():

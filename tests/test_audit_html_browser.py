@@ -199,7 +199,7 @@ def test_the_first_edit_leads_to_its_cause_and_one_cause_is_one(page):
     page.click("#k0 > .members > summary")
     assert len(page.shown("#k0 .finding")) == 508
     page.search("blocks.77")
-    assert page.counts()[0] == "1 of 510 findings"
+    assert page.counts()[0] == "1 of 510 places"
     assert page.shown(".cause > .message") == [head], "the cause of a finding stays with it"
     page.search("born")
     assert page.shown(".cause") == []

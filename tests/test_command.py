@@ -733,7 +733,7 @@ def test_a_reader_that_has_seen_enough(write, folder):
     rules = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {sys.executable} -m dtypeguard rules | true"], capture_output=True, text=True
     )
-    assert rules.stderr in ("", "exit status 1: standard output was closed before all was written\n")
+    assert rules.stderr == ""
     full = subprocess.run(["bash", "-c", f"{sys.executable} -m dtypeguard rules > /dev/full"], capture_output=True)
     assert (full.returncode, full.stderr) == (
         1,

@@ -829,3 +829,32 @@ def test_a_batch_is_cast_for_the_program_of_the_other_dtype():
     assert found.verdict == "rounding"
     assert "b got the batch in bfloat16" in found.notes
     assert found.error_b == pytest.approx(dtypeguard.compare(a, torch.randn(16, 8), dtype=torch.bfloat16).error, rel=2)
+
+
+SET_ON_IT = {
+    "a closure": lambda m: lambda x: m.down(m.up(x).relu()),
+    "a default": lambda m: lambda x, own=m: own.down(own.up(x).relu()),
+    "the forward before": lambda m: (lambda before: lambda x: before(x))(m.forward),
+}
+
+
+@pytest.mark.parametrize("made", SET_ON_IT.values(), ids=SET_ON_IT)
+def test_a_forward_that_was_set_on_a_module_computes_with_the_copy_s_modules(made):
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+        def forward(self, x):
+            return self.down(self.up(x).relu())
+
+    torch.manual_seed(0)
+    a = nn.Sequential(Block(), nn.Linear(8, 2))
+    b, x = copy.deepcopy(a), torch.randn(4, 8)
+    b[0].forward = made(b[0])
+    found = dtypeguard.diff(a, b, x, loss=lambda out: out.square().mean())
+    assert found.verdict == "same"
+    assert found.unmatched == ([], [])
+    errors = [dtypeguard.compare(model, x, dtype=torch.bfloat16).error for model in (a, b)]
+    assert errors[0] == errors[1]
+    assert b[0].up.weight.grad is None

@@ -92,8 +92,14 @@ def test_cells_stand_below_the_reason_for_which_they_were_refused():
     text = str(dryrun(nn.Linear(3, 2), torch.ones(1, 3), dtype=[F32, F16, BF16], region=None, device="cpu"))
     assert re.search(r"6 cells: .* was refused, for 6 reasons:", text)
     for cell in ("Half and Float", "BFloat16 and Float", "Float and Half"):
-        assert f"    1: mat1 and mat2 must have the same dtype, but got {cell}; `" in text
+        assert f"    1 cell: mat1 and mat2 must have the same dtype, but got {cell}; `" in text
     assert "    ... 3 more reasons, 3 cells" in text
+
+
+def test_each_reason_has_its_help_where_none_helps_all():
+    text = str(dryrun(Net(), X, dtype=[F16, BF16], region=None, device="cpu"))
+    assert "      help: cast the operand whose dtype differs: `.to(torch.float16)`\n    1 cell: " in text
+    assert "      help: cast the operand whose dtype differs: `.to(torch.bfloat16)`\n" in text
 
 
 def test_a_refusal_of_what_is_not_computed_reads_the_same():

@@ -641,6 +641,14 @@ def test_a_model_with_formats_copies_pickles_and_keeps_its_state():
         assert torch.allclose(low(x), expected, atol=1e-6)
 
 
+def test_so_many_bits_that_no_layer_goes_to_a_format_are_told():
+    result = compare(nn.Linear(64, 32), batch(16), format="mxfp8")
+    assert result.keep(bits=100).notes == (
+        "no layer goes to a format: bits=100 lets all stay in float32; ask for fewer",
+    )
+    assert result.keep(bits=9).notes == ()
+
+
 def test_what_is_applied_again_replaces_what_was():
     model, x = Wild(), batch(64, 128)
     result = compare(model, x, format=("nvfp4", "bf16"))

@@ -57,7 +57,7 @@ def test_the_example_runs_and_shows_what_is_kept_with_it():
             "Classifier not guarded",
             "repairs: 1 cast at 1 place",
             "audit FAIL: 2 warnings, 2 lines to change",
-            "Classifier: 8 cells, 6 runs, 2 repaired; kernels of cpu, N",
+            "Classifier: 8 cells, 6 run, 2 repaired; kernels of cpu, N",
             "Classifier, bfloat16 against float64: output error N, explained N",
             "modules that stay in float32",
         ]

@@ -493,6 +493,43 @@ def test_memory_that_is_not_there_ends_the_shadow_and_not_the_program(monkeypatc
     assert "the shadow ended: out of memory" in " ".join(str(report).split())
 
 
+@pytest.mark.parametrize("test", [lambda t: t > 100, lambda t: torch.allclose(t, torch.tensor(256.0).bfloat16())])
+def test_a_total_that_stands_still_reaches_a_comparison_that_comes_out_right(test):
+    def program():
+        total = torch.zeros((), dtype=BF16)
+        for _ in range(600):
+            total = total + torch.ones((), dtype=BF16)
+        return bool(test(total))
+
+    (finding,) = audited(program)[0].findings
+    assert "a total stands still: 256 where float32 has 600; it reaches a comparison" in finding.message
+
+
+def test_what_a_wider_dtype_has_is_told_of_a_value_that_was_lost_at_that_line():
+    def program():
+        large = torch.tensor([3e4], dtype=F16) * 4
+        for x, factor in ((large, 0.001), (torch.tensor([600.0], dtype=F16), 200.0)):
+            y = x * factor  # <-- the first time the infinity comes in
+        return y.item()
+
+    report, _ = audited(program)
+    (finding,) = [found for found in report.findings if "<--" in found.source]
+    assert "1 of 1 values become infinite or NaN in float16, where float32 has 120000;" in finding.message
+
+
+def test_what_a_gradscaler_would_have_seen_is_an_info_beside_a_step_past_it():
+    def program():
+        weight = torch.full((1,), 300.0, requires_grad=True)
+        optimizer, scaler = torch.optim.SGD([weight], lr=0.1), torch.amp.GradScaler("cpu")
+        scaler.scale(weight.half().sum()).backward()
+        optimizer.step()
+
+    found = {(finding.rule, finding.severity) for finding in audited(program)[0].findings}
+    assert ("DG312", "error") in found
+    assert ("DG901", "info") in found
+    assert ("DG901", "error") not in found
+
+
 # ---------------------------------------------------------------- range
 
 

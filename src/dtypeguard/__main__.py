@@ -19,7 +19,7 @@ import dtypeguard
 
 from ._core.base import pyproject
 from ._core.base.pages import FAMILIES, entries
-from ._core.base.usage import INTERRUPTED, Failed, Raised, Usage
+from ._core.base.usage import INTERRUPTED, UNREAD, Failed, Raised, Usage
 from ._tools.settings import PATH, commands_of, load, said_of, settle, share, take_back, typed
 
 _EXAMPLES = """\
@@ -164,9 +164,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if not isinstance(error, OSError) or error.errno not in _ENDED or error.filename is not None:
             return _tell(error)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `| head` has seen enough; or a disk is full
-        why = "was closed before" if error.errno == errno.EPIPE else "has no room, so not"
-        print(f"exit status 1: standard output {why} all was written", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno == errno.EPIPE:  # `| head` has seen enough
+            return UNREAD
+        print("exit status 1: standard output has no room, so not all was written", file=sys.stderr)
         return 1
     return status
 

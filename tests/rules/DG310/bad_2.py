@@ -14,3 +14,4 @@ scaler.unscale_(optimizer)  # expect: DG310 "`unscale_` is called a second time 
 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 scaler.step(optimizer)
 scaler.update()
+# fix: delete this call: the gradients are unscaled already; or give it the optimizer whose gradients it is meant for

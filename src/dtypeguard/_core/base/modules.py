@@ -1,7 +1,10 @@
 """One walk over a model: modules, what they hold, and what it is called."""
 
+import contextlib
+import copy
 import re
 from collections.abc import Iterator
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 from torch import Tensor, nn
@@ -49,6 +52,50 @@ def walk(root: nn.Module, again: bool = False) -> Iterator[tuple[str, nn.Module]
         if children:
             above, start = (*above, id(module)) if again else (), path and f"{path}."
             stack += [(start + name, child, above) for name, child in reversed(children.items()) if child is not None]
+
+
+def copy_of(model: nn.Module) -> nn.Module:
+    """A deep copy; a function that was set on a module, as its forward, computes with the copy's modules too.
+
+    `copy.deepcopy` leaves functions as they are, so what they hold is that of the model.
+    """
+    memo: dict[int, Any] = {}
+    made: nn.Module = copy.deepcopy(model, memo)
+    for _, module in walk(made):
+        own = vars(module)
+        own.update({name: _of_copy(value, memo) for name, value in own.items() if isinstance(value, FunctionType)})
+    return made
+
+
+def _of_copy(value: Any, memo: dict[int, Any]) -> Any:
+    """What stands for a value where `memo` has what was copied."""
+    if isinstance(value, nn.Module | Tensor):
+        return memo.get(id(value), value)
+    if isinstance(value, MethodType):
+        owner = _of_copy(value.__self__, memo)
+        return value if owner is value.__self__ else MethodType(value.__func__, owner)
+    if not isinstance(value, FunctionType) or id(value) in memo:
+        return memo.get(id(value), value)
+    memo[id(value)] = value  # it may hold itself
+    cells = tuple(_cell_of_copy(cell, memo) for cell in value.__closure__ or ())
+    defaults = tuple(_of_copy(one, memo) for one in value.__defaults__ or ())
+    named = {name: _of_copy(one, memo) for name, one in (value.__kwdefaults__ or {}).items()}
+    before = [*(value.__closure__ or ()), *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+    if all(a is b for a, b in zip(before, (*cells, *defaults, *named.values()), strict=True)):
+        return value
+    made = FunctionType(value.__code__, value.__globals__, value.__name__, defaults or None, cells or None)
+    made.__kwdefaults__, made.__qualname__, made.__doc__ = named or None, value.__qualname__, value.__doc__
+    made.__annotations__, made.__module__ = value.__annotations__, value.__module__
+    made.__dict__.update(value.__dict__)
+    memo[id(value)] = made
+    return made
+
+
+def _cell_of_copy(cell: CellType, memo: dict[int, Any]) -> CellType:
+    with contextlib.suppress(ValueError):  # which is empty
+        if (other := _of_copy(cell.cell_contents, memo)) is not cell.cell_contents:
+            return CellType(other)
+    return cell
 
 
 def tensors_below(root: nn.Module) -> Iterator[tuple[str, nn.Module, str, str, Tensor]]:

@@ -1,6 +1,7 @@
 """What a command of `python -m dtypeguard` raises."""
 
 INTERRUPTED = 130  # the exit status after Ctrl-C
+UNREAD = 141  # that of a command whose output nobody reads any more, as where SIGPIPE ends it
 
 
 class Usage(Exception):

@@ -66,6 +66,15 @@ class Harm:
 
 _LOGS = frozenset(["log", "log2", "log10"])
 _COMPARES = frozenset(["eq", "ne", "equal"])
+_TOTALS = frozenset([Cause.STALLED])
+
+
+def _is_answer(out: Any, args: Any) -> bool:
+    """Whether it says yes or no to the program: it is no tensor, or compares one value with a number."""
+    if isinstance(out, bool):
+        return True
+    one = isinstance(out, Tensor) and out.dtype is torch.bool and out.numel() == 1
+    return one and len(args) > 1 and not isinstance(args[1], Tensor)
 
 
 def _nowhere(tensor: Tensor, given: bool = False) -> None:
@@ -172,6 +181,9 @@ class Values:
             shadow.after(op, args, kwargs, inputs, out, writing, lambda op, dtype: self._row(op, dtype, frame))
         except Exception as error:
             self._fault(error)
+        if shadow.spoil and op.way is Way.AGAIN and _is_answer(out, args):  # right or not, a total is used
+            for tensor in tensors:
+                self.felt("a comparison", tensor, frame, causes=_TOTALS)
 
     def tested(self, op: Operator, args: Any, inputs: list[Tensor]) -> None:
         """The program has asked something about values, and computed nothing with them.
@@ -286,7 +298,7 @@ class Values:
 
     def _felt(self, what: str, tensor: Tensor, site: Site | None, causes: frozenset[Cause]) -> None:
         source = self.flags.source(tensor)
-        if source is not None and not (source.given and what not in TRAINS):
+        if source is not None and Cause.BORN in causes and not (source.given and what not in TRAINS):
             self._harm(source, Cause.BORN, what, site, float("inf"))
         shadow = self.shadow
         held = None if shadow is None else shadow.memory.get(tensor)

@@ -279,7 +279,8 @@ class Row:
         self.largest = max(self.largest, error.level)
         if 0 < error.level < TOTAL * self.largest:  # as good as zero: an error of it is one of little
             effective *= error.level / (TOTAL * self.largest)
-        worse = effective > self.error
+        own = bool(error.lost) and math.isinf(self.incoming) and not math.isinf(incoming)  # until now it came in
+        worse = own or effective > self.error
         if worse:
             self.error, self.incoming = effective, incoming
             if parent is not None and not any(row is self for row in parent.chain()):  # else nothing leads out

@@ -101,7 +101,7 @@ def _creep(
     if birth is None or birth.op == FIRST:
         advice = f"`{operand(code)}{cast}`"
     elif birth.named:
-        advice = f"`{birth.op.partition(' ')[2]}{cast}`"
+        advice = f"`{birth.op.partition(' ')[2].strip('`')}{cast}`"
     elif loop := birth.site.loop:  # what it draws is born there, which is no tensor
         how = f"`{loop} = {loop}{cast}`" if loop.isidentifier() else f"`{cast}` on what is float64 of `{loop}`"
         advice = f"in the data set, or {how} at the top of the loop"

@@ -57,6 +57,7 @@ _FIX = "take a wider dtype, a bool mask or a clamp: "
 _SCATTERED = Debt()  # of what a hash has made
 _NEAR = 8  # lines back
 _FEW = 4096  # numbers
+_SIGNED = 0.25  # of values that are outside, from which on the sign of the dtype is wrong
 
 
 @dataclass
@@ -364,10 +365,31 @@ def _convert(event: Op, source: Tensor, meant: bool, audit: Recorder) -> None:
     outside = int((((whole < ends.min) | (whole > ends.max)) & whole.isfinite()).sum())
     if outside:
         detail = f"{outside} of {source.numel()} values are outside of {_range(dtype)} and wrap around"
-        clamp = "" if dtype is torch.int64 else f"`.clamp({ends.min}, {ends.max})` before the cast"
-        advice = f"{_FIX}{clamp}" if clamp else "clamp the values before the cast"
+        advice = _instead(event, source, whole, outside, audit)
         facts = {"detail": detail, "advice": advice, "what": expression(event)}
         audit.suspect(RULE, event, source, **facts).find(audit, Severity.INFO if meant else None)
+
+
+def _instead(event: Op, source: Tensor, whole: Tensor, outside: int, audit: Recorder) -> str:
+    """What to write for a cast: ids, positions and code points stay what they are, pixels and samples are clamped."""
+    dtype, node = event.out.dtype, audit.lineage.get(source)
+    if dtype is torch.int64:
+        return "clamp the values before the cast"
+    known = () if node is None else (node, *node.ancestors(_NEAR))
+    if not source.is_floating_point() and not any(
+        one.dtype is torch.uint8 or one.dtype.is_floating_point for one in known
+    ):
+        if event.name == "copy_":
+            return f"make what is written to with `dtype=torch.{name_of(source.dtype)}`, which has them all"
+        return f"cast to a dtype that has them all, as ids and positions need: `.to(torch.{name_of(source.dtype)})`"
+    ends = torch.iinfo(dtype)
+    other = {torch.uint8: torch.int8, torch.int8: torch.uint8}.get(dtype)
+    clamp = f"{_FIX}`.clamp({ends.min}, {ends.max})` before the cast"
+    if other is None or event.name == "copy_" or outside <= _SIGNED * whole.numel():
+        return clamp
+    its = torch.iinfo(other)
+    fits = its.min <= whole.min() and whole.max() <= its.max
+    return f"cast to the dtype that has them all: `.to(torch.{name_of(other)})`" if fits else clamp
 
 
 def _is_count(node: Node | None) -> bool:

@@ -80,20 +80,33 @@ def born(harm: Harm, audit: Recorder) -> None:
         return
     lost = lost_before(row) if harm.cause is Cause.BORN and row.lost else None
     facts = {"count": count, "become": become, "wider": _wider(harm), "advice": _advice(harm, lost)}
-    enter(RULE, audit, row, facts, harm, Severity.INFO if audit.values.scaled and _is_skipped(harm) else None, lost)
+    enter(RULE, audit, row, facts, harm, Severity.INFO if _is_skipped(harm, audit) else None, lost)
 
 
-def _is_skipped(harm: Harm) -> bool:
-    """Whether a GradScaler sees it and skips the step: a gradient in float16, also one that a penalty is made of."""
-    used = {what for what, _ in harm.felt} & {GRADIENT, PARAMETER}
-    return harm.row.backward and harm.row.dtype is torch.float16 and not used
+def _is_skipped(harm: Harm, audit: Recorder) -> bool:
+    """Whether a GradScaler sees it and skips the step: a gradient in float16, also one that a penalty is made of.
+
+    It would see it too where a step goes past it, which DG312 tells.
+    """
+    past = {(found.file, found.line) for found in audit.findings.rows() if found.rule == "DG312"}
+    steps = {
+        site for what, site in harm.felt
+        if what in (GRADIENT, PARAMETER) and not (site is not None and (site.file, site.line) in past)
+    }  # fmt: skip
+    return harm.row.backward and harm.row.dtype is torch.float16 and not steps and (audit.values.scaled or bool(past))
+
+
+def _example(harm: Harm) -> float | None:
+    """What the wider dtype has in place of a value; None where that was lost before this line, which lost others."""
+    row = harm.row
+    if row.example is None or (harm.cause is Cause.BORN and (not row.lost or math.isinf(row.incoming))):
+        return None
+    return row.example[1]
 
 
 def _wider(harm: Harm) -> str:
-    row = harm.row
-    if row.example is None or (harm.cause is Cause.BORN and not row.lost):
-        return ""
-    return f", where {wide_of(row)} has {number(row.example[1])}"
+    there = _example(harm)
+    return "" if there is None else f", where {wide_of(harm.row)} has {number(there)}"
 
 
 def _advice(harm: Harm, lost: Row | None) -> str:
@@ -111,7 +124,8 @@ def _advice(harm: Harm, lost: Row | None) -> str:
     scale = (
         f"scale what goes in: {name_of(row.dtype)} holds values from {limit(info.smallest_normal)} to {limit(info.max)}"
     )
-    size = abs(row.example[1]) if row.example is not None and row.lost else row.largest
+    there, divides = _example(harm), row.name.rstrip("_") in _FINITE
+    size = row.largest if there is None or not row.lost else abs(there)
     if row.backward and row.dtype is torch.float16 and 0 < size < math.inf:
         power = math.ceil(math.log2(size))
         if harm.cause is Cause.FLUSHED:
@@ -119,13 +133,16 @@ def _advice(harm: Harm, lost: Row | None) -> str:
                 f"scale the loss: gradients of about 2**{power} are zero in float16, and 2**{_MIDDLE - power} times as "
                 "large they are not. `GradScaler` begins with 2**16 and finds the scale by itself"
             )
-        return (
-            f"divide the loss by 2**{max(1, power - _TOP)} or more: gradients of about 2**{power} are infinite in "
-            "float16. `GradScaler` finds the scale by itself, and skips steps until then"
-        )
-    if harm.cause is Cause.FLUSHED or (row.example is not None and row.lost):
+        itself = "`GradScaler` finds the scale by itself, and skips steps until then"
+        if size > info.max:
+            least, far = max(1, power - _TOP), f"gradients of about 2**{power} are infinite in float16"
+            return f"divide the loss by 2**{least} or more: {far}. {itself}"
+        if not divides:
+            far = "a gradient, or what it is the sum of, is too large for float16"
+            return f"divide the loss by 2 or more: {far}. {itself}"
+    if harm.cause is Cause.FLUSHED or there is not None:
         if row.dtype is torch.float16:  # a divisor that is zero by now is so in every dtype
-            inputs = " and what goes into it" if row.name.rstrip("_") in _FINITE else ""
+            inputs = " and what goes into it" if divides else ""
             if inputs and (eps := _vanished(row)):
                 return f"{eps} is 0 in float16: an eps that float16 has, 1e-4 and up, or compute it in {wide_of(row)}"
             return f"compute it{inputs} in {wide_of(row)}, or {scale}"

@@ -30,8 +30,9 @@
       m.parent = place.get(m.element.parentElement) ?? -1;
       m.counted = m.element.id !== "outside";
     }
+    const noun = all(".cause").length ? "place" : "finding";  // of one finding there may be many
     const sections = [
-      ["findings", findings, "finding"], ["modules", modules.filter((m) => m.counted), "module"], ["casts", casts, "cast"],
+      ["findings", findings, noun], ["modules", modules.filter((m) => m.counted), "module"], ["casts", casts, "cast"],
     ];
 
     const search = one("search"), rule = one("rule"), boxes = all("[name=severity]");

@@ -249,7 +249,8 @@ class FormatComparison(Comparison):
             raise ValueError(f"keep(bits={bits:g}): the cheapest choice has {front[0].cost / count:.3g} bits{stay}")
         curve = [(one.cost / count, one.damage) for one in front]
         if bits is not None:
-            return self._placed_as(*self._best_of(front, bits * count), count, curve)
+            why = f"bits={bits:g} lets all stay in {self.wide}; ask for fewer"
+            return self._placed_as(*self._best_of(front, bits * count), count, curve, why)
         assert error is not None
         slack, best, reached, runs, found = 1.0, None, math.inf, 0, math.inf
         while runs < RUNS:
@@ -272,7 +273,8 @@ class FormatComparison(Comparison):
                 f"keep(error={error:g}) cannot be reached: with all layers in {self.wide} the error is "
                 f"{percent(found)}{rest}"
             )
-        return self._placed_as(best, reached, runs, count, curve)
+        why = f"only with all in {self.wide} is the error reached"
+        return self._placed_as(best, reached, runs, count, curve, why)
 
     def _best_of(self, front: list[Choice], most: float) -> tuple[Choice, float, int]:
         """The choice that is best in runs, its error, and how many were run.
@@ -332,8 +334,9 @@ class FormatComparison(Comparison):
         return {name: rows[title] for name, title in chosen.formats.items() if title is not None}
 
     def _placed_as(
-        self, chosen: Choice, error: float, runs: int, count: int, curve: list[tuple[float, float]]
+        self, chosen: Choice, error: float, runs: int, count: int, curve: list[tuple[float, float]], why: str
     ) -> Placed:  # fmt: skip
+        """The result; where no layer goes to a format it says `why`."""
         assigned = self._assigned(chosen)
         gradients = gradients_of(self._subject, assigned)
         shown = [*curve[: -1 : max(1, len(curve) // _CURVE)], curve[-1]]
@@ -347,6 +350,7 @@ class FormatComparison(Comparison):
             self._subject.title if self._subject.attention else None,
             self._unplaced(),
             tuple((bits, math.sqrt(damage)) for bits, damage in shown),
+            () if assigned else (f"no layer goes to a format: {why}",),
             others={
                 name: type(module).__name__ for name in assigned
                 if not isinstance(module := self._found.modules[name], nn.Linear)

@@ -50,8 +50,10 @@ def run(options: argparse.Namespace) -> int:
     left = result.error if kept is None else kept.error
     if options.max_error is not None and not left <= options.max_error:
         where = "" if kept is None or not kept.names else f" with what is kept in {result.wide}"
+        gradient = getattr(kept or result, "gradient", None)  # of --loss, with --format
+        rest = "" if gradient is None else f"; that of the loss's gradients, {percent(gradient)}, is not asked"
         raise Failed(
-            f"{result.compared} error {percent(left)}{where} is above --max-error {percent(options.max_error)}"
+            f"{result.compared} error {percent(left)}{where} is above --max-error {percent(options.max_error)}{rest}"
         )
     return 0
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..._core.base.dtypes import HALF
 from ..._core.base.errors import CompareError
+from ..._core.base.modules import copy_of
 from ..._engine.operands import native
 from ..._show.text import modules_shown
 from ..formats.emulation import apart, restore
@@ -178,7 +179,7 @@ def formatted(
         raise ValueError(f"compare: attention=True rounds activations, and {rows[0].name} rounds weights alone")
     own = widest(model)
     if any(tensor.dtype in _OTHERS for tensor in (*model.parameters(), *model.buffers())):
-        model = copy.deepcopy(model).float()
+        model = copy_of(model).float()
     given = [batch.map(lambda t: t.float() if t.dtype in _OTHERS else t) for batch in batches]
     return Formatted(
         model,

@@ -1,6 +1,5 @@
 """The measurement: runs in the low dtype and in the reference, the shares of the error, and the course over depth."""
 
-import copy
 import functools
 import math
 from collections import Counter, defaultdict
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._core.base.errors import CompareError
+from ..._core.base.modules import copy_of
 from ..._engine.values.graph import error_tensor, midpoint, product, without_error
 from ..._engine.values.rows import Row
 from ..._engine.watch.sites import Site
@@ -350,7 +350,7 @@ class _Measurement:
 
     @functools.cache  # noqa: B019  # it lives as long as the measurement
     def _wide(self, name: str) -> nn.Module:
-        return copy.deepcopy(self.subject.model.get_submodule(name))
+        return copy_of(self.subject.model.get_submodule(name))
 
     def _error_in_own_dtype(self) -> float:
         """The error of the model as it is, for the first batch: the reference may be another program."""

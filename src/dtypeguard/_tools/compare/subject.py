@@ -1,7 +1,6 @@
 """The model that is compared: its copies in other dtypes, and what they return for each batch."""
 
 import contextlib
-import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from ..._core.base.dtypes import FLOATING, name_of
 from ..._core.base.errors import CompareError
-from ..._core.base.modules import root_of
+from ..._core.base.modules import copy_of, root_of
 from ..._core.base.numbers import Numbers
 from ..._core.base.progress import tell
 from ..._core.contract.containers import tensors_in
@@ -205,7 +204,7 @@ class Subject:
 def copied(model: nn.Module, why: str, name: str) -> nn.Module:
     """A copy of a model; raises CompareError with why there must be one."""
     try:
-        return copy.deepcopy(model)
+        return copy_of(model)
     except Exception as error:
         raise CompareError(f"{why}, and copy.deepcopy cannot copy {name}: {type(error).__name__}: {error}") from error
 

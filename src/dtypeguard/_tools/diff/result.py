@@ -23,6 +23,10 @@ from .tokens import Token
 from .words import count, number, short
 
 _COLUMNS, _SHOWN = 80, 12
+_COLUMNS_SAY = (
+    "roundings: how many of each number the errors of a and of b are. adds: how far a module alone takes the two "
+    "apart; outputs: how far its results are apart"
+)
 _COUNTED = 1e4  # roundings: more are told as an error
 
 
@@ -218,14 +222,20 @@ class ProgramDiff(Result):
         return "\n".join(lines)
 
     def _extra(self) -> Iterator[str]:
+        if any(row.verdict != "same" for row in self.order):
+            marked = any(row.verdict == "another function" for row in self.order)
+            yield "!: more than rounding explains. " * marked + _COLUMNS_SAY
         if self.gradients:
             yield from Gradient.summary(self.gradients)
         if self.tokens:
             yield from Token.summary(self.tokens)
         if how := Counter(row.how for row in self.order if row.name):
-            yield "matched by " + ", ".join(f"{kind} {n}" for kind, n in how.items())
+            yield "modules matched: " + ", ".join(f"{n} by {kind}" for kind, n in how.items())
         if any(row.verdict == "not judged" for row in self.order):
-            yield "each program ran on its own inputs, so what lies behind the first that parts is not judged"
+            yield (
+                "each program ran on its own inputs, so errors and roundings are of all that came before, and what "
+                "lies behind the first that parts is not judged"
+            )
         for side, names in zip("ab", self.unmatched, strict=True):
             if names:
                 some = ", ".join(names[:3]) + ", ..." * (len(names) > 3)

@@ -121,7 +121,8 @@ class DryrunTable(Drawn):
     def head(self) -> str:
         """The module, whose kernels were asked, and how much was found."""
         counts = Counter(cell.status for cell in self.cells)
-        what = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
+        verbs = {"runs": "runs" if counts["runs"] == 1 else "run"}
+        what = ", ".join(f"{counts[status]} {verbs.get(status, status)}" for status in STATUSES if counts[status])
         what = f"1 cell, {self.cells[0].status}" if len(self) == 1 else f"{number(len(self), 'cell')}, {what}"
         return f"{self.module}: {what}; kernels of {self.device}, torch {torch.__version__}"
 
@@ -155,13 +156,13 @@ class DryrunTable(Drawn):
             cells = [cell for cell in self.cells if cell.status == status]
             lines = []
             for (refused,), found in _grouped((_refusal(cell)[0], cell) for cell in cells):
-                lines += _told(refused, found)
+                fixes = _fixes(found) if status == "refused" else []
+                lines += _told(refused, found, each=len(fixes) > 1)
                 repaired = dict.fromkeys(text.partition(" from ")[0] for cell in found for text in cell.repairs)
                 if repaired:
                     lines.append(f"  a guard casts {', '.join(first_few(list(repaired)))}")
-                elif status == "refused":
-                    fixes = {cell.finding.fix if cell.finding is not None else "" for cell in found}
-                    lines += [f"  help: {fix}" for fix in fixes if fix and len(fixes) == 1]  # one that helps each cell
+                elif len(fixes) == 1:  # which helps each cell
+                    lines += _helps(fixes)
             if lines:
                 yield status, lines
 
@@ -206,18 +207,33 @@ def _refusal(cell: DryrunCell) -> tuple[str, str]:
     return what + refused.rstrip(": "), why
 
 
-def _told(refused: str, found: list[DryrunCell]) -> list[str]:
-    """An operation, and each reason for which it was refused, with the number of its cells."""
+def _fixes(found: list[DryrunCell]) -> list[str]:
+    """What is advised for cells, each advice once; empty for those with none."""
+    return list(dict.fromkeys(cell.finding.fix if cell.finding is not None else "" for cell in found))
+
+
+def _helps(fixes: list[str]) -> list[str]:
+    return [f"  help: {fix}" for fix in fixes if fix]
+
+
+def _told(refused: str, found: list[DryrunCell], each: bool) -> list[str]:
+    """An operation, and each reason for which it was refused, with its cells; `each` with its own help."""
     groups = [(why, cells) for (why,), cells in _grouped((_refusal(cell)[1], cell) for cell in found)]
     count = number(len(found), "cell")
     if len(groups) == 1:
-        why, details = groups[0][0], (found[0].error or "").split("\n")[1:]
-        return [f"{count}: {refused}{why and f': {why}'}", *(f"  {line}" for line in details)]
+        why, cells = groups[0]
+        return [f"{count}: {refused}{why and f': {why}'}", *_details(cells)]
     lines = [f"{count}: {refused}, for {len(groups)} reasons:"]
     for why, cells in groups[:_REASONS]:
-        lines += [f"  {len(cells)}: {why}", *(f"  {line}" for line in (cells[0].error or "").split("\n")[1:])]
+        helps = [f"  {line}" for line in _helps(_fixes(cells))] if each else []
+        lines += [f"  {number(len(cells), 'cell')}: {why}", *_details(cells), *helps]
     rest = sum(len(cells) for _, cells in groups[_REASONS:])
     return [*lines, f"  ... {number(len(groups) - _REASONS, 'more reason')}, {number(rest, 'cell')}"] if rest else lines
+
+
+def _details(cells: list[DryrunCell]) -> list[str]:
+    """The lines at which the dtype of an operand was born."""
+    return [f"  {line}" for line in (cells[0].error or "").split("\n")[1:]]
 
 
 def _dtype(value: Any) -> torch.dtype | None:

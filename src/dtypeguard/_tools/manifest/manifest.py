@@ -48,7 +48,9 @@ class Manifest(Result):
         return f"<manifest of {self.title}: {number(sum(map(len, self.lines.values())), 'line')}>"
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the manifest to a file. A manifest that is there keeps its comments, and lines that are still right.
+        """Write the manifest to a file; `dtypeguard.manifest.load(path)` reads it again.
+
+        A manifest that is there keeps its comments, and lines that are still right.
 
         Args:
             path: of the file.
@@ -194,7 +196,8 @@ class _Door:
         devices: whether devices are held too.
 
     Returns:
-        The manifest. `save(path)` writes it, `check(model)` raises if a model differs, `diff(other)` tells how.
+        The manifest. `save(path)` writes it, and `dtypeguard.manifest.load(path)` reads it; `check(model)` raises if a
+        model differs, `diff(other)` tells how.
 
     Raises:
         TypeError, ValueError, OSError: the model is none of these, or cannot be read.
