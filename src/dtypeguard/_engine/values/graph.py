@@ -18,7 +18,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -78,7 +78,7 @@ class GraphStorage(ShadowStorage):
 
     def like(self, tensor: Tensor) -> Tensor:
         size, stride = tensor.size(), tensor.stride()
-        buffer = self.buffer if self.buffer.is_complex() == tensor.is_complex() else self._flat(tensor.is_complex())
+        buffer = self.buffer if self.buffer.is_complex() == tensor.is_complex() else self.flat(tensor.is_complex())
         if buffer.size() == size and buffer.stride() == stride and not tensor.storage_offset():
             shadow = buffer
         elif 0 in stride:  # the derivative of an expansion is a sum
@@ -100,17 +100,10 @@ class GraphStorage(ShadowStorage):
         if _shows(tensor, self.size, values):
             self.buffer, self.dtype = values, tensor.dtype
             return
-        flat = self._flat(tensor.is_complex()).clone()
+        flat = self.flat(tensor.is_complex()).clone()
         # The derivative of `as_strided_scatter` is wrong in torch 2.13.
         flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(values)
         self.buffer, self.dtype = flat, tensor.dtype
-
-    def _flat(self, as_complex: bool) -> Tensor:
-        """The buffer as it lies in memory, as complex numbers or as pairs of real ones."""
-        flat = self.buffer.as_strided((self.size // self.dtype.itemsize,), (1,), 0)
-        if as_complex == flat.is_complex():
-            return flat
-        return torch.view_as_complex(flat.view(-1, 2)) if as_complex else torch.view_as_real(flat).view(-1)
 
 
 def _shows(tensor: Tensor, size: int, values: Tensor) -> bool:
@@ -129,12 +122,7 @@ class GraphMemory(Memory):
         self.wider = WIDER if low is torch.float32 else _FROM_HALF
 
     def get(self, tensor: Tensor) -> GraphStorage | None:
-        storage = tensor.untyped_storage()
-        held: Any = self._of.get(storage._cdata)
-        if held is None or held.ref() is not storage or held.size != storage.nbytes():
-            return None
-        same = held.dtype is tensor.dtype or held.dtype.to_real() is tensor.dtype.to_real()
-        return held if same else None
+        return cast("GraphStorage | None", super().get(tensor))
 
     def read(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
         held = self.get(tensor)

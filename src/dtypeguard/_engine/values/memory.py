@@ -18,8 +18,7 @@ from .measure import Error, errors_of
 
 SINGLE = frozenset([torch.float32, torch.complex64])
 DOUBLE = frozenset([torch.float64, torch.complex128])  # right as they are, but for what they are computed from
-
-_OF_HALF = 2.0**-12  # an error of values, which float32 has only where digits cancel
+_OF_HALF = 2.0**-12  # an error of values that half precision has, and float32 only where digits cancel
 
 
 class ShadowStorage:
@@ -67,10 +66,18 @@ class ShadowStorage:
 
     def like(self, tensor: Tensor) -> Tensor:
         """The part of it that a tensor shows."""
-        shadow = self.buffer.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+        buffer = self.buffer if self.dtype is tensor.dtype else self.flat(tensor.is_complex())
+        shadow = buffer.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
         if tensor.is_conj():
             shadow = shadow.conj()
         return shadow.neg() if tensor.is_neg() else shadow
+
+    def flat(self, as_complex: bool) -> Tensor:
+        """The buffer as it lies in memory, as complex numbers or as pairs of real ones."""
+        flat = self.buffer.as_strided((self.size // self.dtype.itemsize,), (1,), 0)
+        if as_complex == flat.is_complex():
+            return flat
+        return torch.view_as_complex(flat.view(-1, 2)) if as_complex else torch.view_as_real(flat).view(-1)
 
     def error_of(self, tensor: Tensor) -> Error:
         """How far the values of a tensor are from it; a view is measured once, until one of the two is written to."""
@@ -100,7 +107,7 @@ def measure(pairs: Iterable[tuple[Tensor, ShadowStorage]]) -> None:
 def _view(tensor: Tensor) -> Any:
     """What a view shows, and since when."""
     version = None if tensor.is_inference() else tensor._version
-    return version, tensor.size(), tensor.stride(), tensor.storage_offset()
+    return version, tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset()
 
 
 class Memory:
@@ -132,9 +139,10 @@ class Memory:
     def get(self, tensor: Tensor) -> ShadowStorage | None:
         storage = tensor.untyped_storage()
         held = self._of.get(storage._cdata)
-        if held is None or held.dtype is not tensor.dtype or held.size != storage.nbytes() or held.ref() is not storage:
+        if held is None or held.size != storage.nbytes() or held.ref() is not storage:
             return None
-        return held
+        same = held.dtype is tensor.dtype or held.dtype.to_real() is tensor.dtype.to_real()
+        return held if same else None
 
     def find(self, tensor: Tensor) -> ShadowStorage | None:
         """The shadow of any tensor."""
@@ -145,12 +153,12 @@ class Memory:
         """Whether a result of an operation can have a shadow; one in float64 only if it comes from half values or data.
 
         What is computed in float64 from what float32 has computed was widened by somebody who knows of the digits, but
-        for what has the errors of half values.
+        for what has lost them before.
         """
         if tensor.dtype in DOUBLE:
             shadows = ((one.dtype, self.find(one)) for one in inputs)
             known = any(
-                held is not None and (held.data or dtype not in SINGLE or held.whole > _OF_HALF)
+                held is not None and (held.data or dtype not in SINGLE or held.whole * held.cancellation > _OF_HALF)
                 for dtype, held in shadows
             )
             return known and tensor.dtype in self.wider and plain(tensor)

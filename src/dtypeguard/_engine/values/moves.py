@@ -143,7 +143,7 @@ def _step(count: int) -> int:
 
 def _sample(tensor: Tensor, held: ShadowStorage) -> Tensor:
     """Some of the values of its storage, the same ones each time."""
-    return all_values(tensor.untyped_storage(), tensor.dtype)[:: _step(held.buffer.numel())].clone()
+    return all_values(tensor.untyped_storage(), held.dtype)[:: _step(held.buffer.numel())].clone()
 
 
 def counts(op: Operator, args: Any, row: Row, incoming: list[Incoming], shadow: Tensor) -> bool:

@@ -14,27 +14,34 @@ RULE = Rule(
     Severity.WARNING,
     summary="Half-precision noise goes where its ends matter.",
     says=(
-        "`{what}` takes {kind} numbers that were drawn in {dtype} at {drawn}: "
-        "about one in {often} of them {end}, {else}"
+        "`{what}` takes {kind} numbers that were drawn in {dtype} {drawn}: about one in {often} of them {end}, {else}"
     ),
     at_birth=True,
-    fix="draw them in float32: `{code}`, and cast the result",
+    fix="draw them in float32: {code}",
     why=(
-        "A uniform number in half precision has 11 or 8 bits, so 0 comes often, and its logarithm is infinite. Gumbel "
-        "and exponential noise, and samples of small probabilities, are made of the smallest numbers: their tail is "
-        "cut off. `rand_like(x) > 0` is meant to be always true, and `erfinv` of the end of a range is infinite."
+        "A uniform number in half precision has 11 or 8 bits, so 0 comes often, and its logarithm is infinite. Gumbel"
+        " and exponential noise, and samples of small probabilities, are made of the smallest numbers: their tail is "
+        "cut off. `torch.multinomial` divides by exponential numbers in the dtype of the probabilities, and draws "
+        "what has the probability 0 where one of them is 0 in float16. `rand_like(x) > 0` is meant to be always true,"
+        " and `erfinv` of the end of a range is infinite."
     ),
     unsafe=("retype_inside", "widen_origins"),
-    sources=("https://docs.pytorch.org/docs/stable/generated/torch.rand.html",),
+    sources=(
+        "https://docs.pytorch.org/docs/stable/generated/torch.rand.html",
+        "https://github.com/Lightning-AI/litgpt/issues/2323",
+    ),
 )
 
 _DRAWS = frozenset(["rand", "rand_like"])
 _HAND_ON = frozenset(["neg", "rsub", "sub", "add", "clamp", "clamp_min", "clone"])  # what is done with them before
 _OFTEN = {torch.float16: "some thousand", torch.bfloat16: "some hundred"}
-_UNIFORM = {"kind": "uniform", "else": "in float32 one in 16 million", "code": "torch.rand(..., dtype=torch.float32)"}
+_UNIFORM = {
+    "kind": "uniform", "else": "in float32 one in 16 million",
+    "code": "`torch.rand(..., dtype=torch.float32)`, and cast the result",
+}  # fmt: skip
 _EXPONENTIAL = {
     "kind": "exponential", "else": "in float32 none", "often": "30 million",
-    "code": "torch.empty_like(..., dtype=torch.float32).exponential_()",
+    "code": "`torch.empty_like(..., dtype=torch.float32).exponential_()`, and cast the result",
 }  # fmt: skip
 
 
@@ -60,6 +67,19 @@ def race(event: Op, audit: Recorder) -> None:
         return
     if event.readable and not bool(event.out.isfinite().all()):
         _report(event, audit, "is 0", noise, _EXPONENTIAL)
+
+
+@on("after", RULE, ops=["multinomial"])
+def drew(event: Op, audit: Recorder) -> None:
+    """The same race, inside of PyTorch: what has the probability 0 was drawn."""
+    source = event.args[0]
+    if source.dtype in HALF and event.readable and bool((source.gather(-1, event.out) == 0).any()):
+        facts = _EXPONENTIAL | {
+            "drawn": "inside",
+            "dtype": name_of(source.dtype),
+            "code": "`.float()` on what it takes",
+        }
+        audit.suspect(RULE, event, source, **facts, end="is 0, and draws what has the probability 0").find(audit)
 
 
 @on("after", RULE, ops=["log", "log_", "log2", "log10", "log1p"])
@@ -95,7 +115,7 @@ def _report(
     if node is not None and node.op in _DRAWS:
         site = node.site
     if node is not None and site is not None and node.dtype in HALF:
-        facts = {"drawn": str(site), "dtype": name_of(node.dtype), "often": _OFTEN[node.dtype], "end": end} | of
+        facts = {"drawn": f"at {site}", "dtype": name_of(node.dtype), "often": _OFTEN[node.dtype], "end": end} | of
         suspect = audit.suspect(RULE, event, source, **facts)
         suspect.fields["origin"] = (Step(f"drawn at {site}", site, f"{name_of(node.dtype)} is drawn here"),)
         suspect.find(audit)
