@@ -10,8 +10,8 @@ def apply_temperatures(logits, temperatures):
 
 def penalize(logits, seen):
     for row in logits:
-        row.float().sub_(1.0)  # expect: DG103
-        wide: torch.Tensor = row.float()  # expect: DG103
+        row.float().sub_(1.0)  # so is this
+        wide: torch.Tensor = row.float()  # so is this
         wide.sub_(1.0)
         wide.clamp_(min=-10.0)
 
