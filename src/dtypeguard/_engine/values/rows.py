@@ -50,6 +50,7 @@ class Row:
         "absorbed",
         "addend",
         "against",
+        "autocast",
         "backward",
         "beside",
         "born",
@@ -106,6 +107,7 @@ class Row:
         self.visits = 0
         self.exact = False  # it rounds nothing, it only moves values
         self.node: Any = None  # the line that what it computes from, or writes to, comes from
+        self.autocast: str | None = None  # the device of the region that casts what goes in, if one does
         self.since = math.inf  # the operation of the program at which it spoiled values first
         self.error = 0.0  # the largest that was measured, of the worst row of a tensor
         self.whole = 0.0  # that of all its values

@@ -13,6 +13,7 @@ from ..._engine.watch.lineage import COPIED, FIRST
 from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.rule import Rule, Severity
 from ..._engine.watch.spots import Step
+from ..._engine.watch.text import outside
 
 _SHOWN = 2  # places
 _LINES = 6  # of an origin
@@ -48,15 +49,23 @@ def would_be(row: Row) -> str:
 def keep(row: Row) -> str | None:
     """Where to act, if that is another line than the one that shows it: digits that were dropped before.
 
-    None where the line itself computes in that half dtype, for then all that it is computed from has few digits.
+    None where the line itself computes in that half dtype, for then all that it is computed from has few digits; but
+    where only autocast has rounded what the line is computed from, it has them all outside.
     """
     rounded = row.rounded()
-    if rounded is None or rounded is row or row.dtype in HALF:
+    if rounded is None or rounded is row:
         return None
+    autocast = next((one.autocast for one in row.chain() if one.site is rounded.site and one.autocast), None)
+    if row.dtype in HALF:
+        since = itertools.takewhile(lambda one: one.site is not rounded.site, row.chain())
+        if autocast is None or any(one.autocast or casts(one) for one in since):
+            return None
     if rounded.dtype not in HALF and rounded.name not in _GIVEN:
         return None
     what, also = rounded.site.expression or rounded.name, also_rounds(row)
     too = "" if also is None else f"; `{also.site.expression or also.name}` at line {also.site.line} too"
+    if autocast is not None:
+        return f"compute `{what}` in {wide_of(rounded)} {outside(autocast)}{too}"
     if rounded.name == "tensor" and what.startswith("torch.tensor("):
         wide = f"give `dtype=torch.{wide_of(rounded)}` to `{what}`"
         return f"{wide}, which rounds to {name_of(rounded.dtype)}; whole numbers stay integers"
