@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import itertools
 import math
 
 import torch
@@ -41,6 +42,7 @@ RULE = Rule(
     ),
 )  # fmt: skip
 
+_BEFORE = 4  # lines at which an epsilon may stand
 _MIDDLE, _TOP = -4, 14  # powers of two: of the range of float16, and below its end
 _INSTEAD = {  # functions that overflow in every dtype
     "exp": "softmax, log_softmax and logsumexp subtract the largest value before they call exp: use the one that this "
@@ -125,7 +127,7 @@ def _advice(harm: Harm, lost: Row | None) -> str:
         )
     if harm.cause is Cause.FLUSHED or (row.example is not None and row.lost):
         if row.dtype is torch.float16:  # a divisor that is zero by now is so in every dtype
-            inputs = " and what goes into it" if row.name.rstrip("_") in _FINITE else ""
+            inputs = " and what goes into it" if row.name.rstrip("_") in (*_FINITE, "pow") else ""
             if inputs and (eps := _vanished(row)):
                 return f"{eps} is 0 in float16: an eps that float16 has, 1e-4 and up, or compute it in {wide_of(row)}"
             return f"compute it{inputs} in {wide_of(row)}, or {scale}"
@@ -137,9 +139,10 @@ def _advice(harm: Harm, lost: Row | None) -> str:
 
 
 def _vanished(row: Row) -> str | None:
-    """A number in the code of a line that is 0 in float16."""
-    with contextlib.suppress(SyntaxError):
-        for node in ast.walk(ast.parse(row.site.expression, mode="eval")):
-            if isinstance(node, ast.Constant) and isinstance(node.value, float) and 0 < node.value < SMALLEST:
-                return f"{node.value:g}"
+    """A number in the code of a line, or of those before it, that is 0 in float16."""
+    for one in itertools.islice(row.chain(), _BEFORE):
+        with contextlib.suppress(SyntaxError):
+            for node in ast.walk(ast.parse(one.site.expression, mode="eval")):
+                if isinstance(node, ast.Constant) and isinstance(node.value, float) and 0 < node.value < SMALLEST:
+                    return f"{node.value:g}"
     return None
