@@ -102,7 +102,10 @@ def compute(row: Row, why: str = "") -> str:
     what = row.site.expression or row.name
     if casts(row):
         return f"stay in {wide_of(row)}: `{what}` rounds"
-    return f"compute `{what}` and what it is computed from in {wide_of(row)}{why and f': {why}'}"
+    rounded, since = None if row.dtype in HALF else row.rounded(), ""
+    if rounded is not None and rounded.site.key != row.site.key:
+        since = f", beginning with `{rounded.site.expression or rounded.name}` at line {rounded.site.line},"
+    return f"compute `{what}` and what it is computed from{since} in {wide_of(row)}{why and f': {why}'}"
 
 
 def _birth(row: Row, edit: bool) -> Step | None:

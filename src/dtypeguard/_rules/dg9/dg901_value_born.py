@@ -127,7 +127,8 @@ def _advice(harm: Harm, lost: Row | None) -> str:
         )
     if harm.cause is Cause.FLUSHED or (row.example is not None and row.lost):
         if row.dtype is torch.float16:  # a divisor that is zero by now is so in every dtype
-            inputs = " and what goes into it" if row.name.rstrip("_") in (*_FINITE, "pow") else ""
+            divides = row.name.rstrip("_") in _FINITE or (row.name == "pow" and harm.cause is Cause.BORN)
+            inputs = " and what goes into it" if divides else ""
             if inputs and (eps := _vanished(row)):
                 return f"{eps} is 0 in float16: an eps that float16 has, 1e-4 and up, or compute it in {wide_of(row)}"
             return f"compute it{inputs} in {wide_of(row)}, or {scale}"
