@@ -30,6 +30,19 @@ class Pool:
         wide.mul_(2)
         return lambda: wide
 
+    def before(self, x):
+        def shown():
+            return wide
+
+        wide = x.float()
+        wide.mul_(2)
+        return shown()
+
+    def at_once(self, x):
+        wide = x.float(); total = wide.sum()  # noqa: E702
+        wide.mul_(2)
+        return total
+
     def given(self, x):
         wide = x.float()
         return wide.mul_(2)
@@ -50,3 +63,4 @@ x = torch.ones(3, 2).half()
 pool = Pool()
 pool.keep(x), pool.itself(x)
 print(pool.kept, pool.total(x), pool.seen(x), pool.later(x)(), pool.given(x), pool.chained(x))
+print(pool.before(x), pool.at_once(x))

@@ -32,6 +32,7 @@ _WRITES = (
 )
 _TARGETS = (ast.Name, ast.Attribute, ast.Subscript)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _CALLED = re.compile(r"\)\s*\.[a-z]\w*_\(")  # a method that writes to what a call gives
 _NAMED = re.compile(r"(\w+)\s*(?::[^=]*)?=[^=]")
 
@@ -105,12 +106,14 @@ def _written_only(site: Site) -> tuple[str, str] | None:
     target, *more = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
     if more or not isinstance(target, ast.Name):
         return None
-    around, begin = above[statement], (statement.end_lineno or 0) + 1
+    around, begin = above[statement], (statement.end_lineno, statement.end_col_offset)
     while around is not function:  # a loop comes back to what stands before
-        begin = around.lineno if isinstance(around, _LOOPS) else begin
+        begin = (around.lineno, 0) if isinstance(around, _LOOPS) else begin
         around = above[around]
+    inner = {one for scope in above if isinstance(scope, _SCOPES) for one in ast.walk(scope)}  # which run later
     names = [one for one in above if isinstance(one, ast.Name) and one.id in (target.id, "locals")]
-    uses = [_writes(one, above) for one in names if isinstance(one.ctx, ast.Load) and one.lineno >= begin]
+    later = [one for one in names if one in inner or (one.lineno, one.col_offset) > begin]
+    uses = [_writes(one, above) for one in later if isinstance(one.ctx, ast.Load)]
     shared = any(isinstance(one, ast.Global | ast.Nonlocal) and target.id in one.names for one in above)
     return (target.id, uses[0]) if uses and all(uses) and not shared else None
 
