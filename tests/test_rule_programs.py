@@ -290,6 +290,21 @@ def test_advice_about_a_result_is_for_its_own_line_and_not_for_the_birth_of_a_dt
     assert finding.edit.line == finding.line == 7
 
 
+def test_a_total_in_a_copy_of_a_model_is_mended_where_the_copy_is_made(tmp_path):
+    source = NUMPY + (
+        "import copy\n"
+        "model = nn.Linear(16, 16).requires_grad_(False).bfloat16()\n"
+        "nn.init.ones_(model.weight)\n"
+        "total = copy.deepcopy(model)\n"
+        "first = total.weight.float()\n"
+        "for _ in range(1000):\n"
+        "    total.weight.add_(model.weight, alpha=0.001)\n"
+        "print((total.weight.float() - first).mean().item())\n"
+    )
+    (finding,) = audited(tmp_path, source, values=True).findings
+    assert (finding.rule, finding.line, finding.edit.line) == ("DG903", 11, 8)
+
+
 def test_what_is_refused_is_mended_where_another_finding_has_its_dtype_changed(tmp_path):
     source = NUMPY + (
         "nets = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).bfloat16()\n"

@@ -17,6 +17,7 @@ from ..._core.base.dtypes import HALF
 from ..._core.base.progress import tell
 from ..operands import plain, shadowed, summed
 from ..ops import FLUSHES, Operator, Way
+from ..watch.mode import CASTING
 from ..watch.recorder import Recorder
 from ..watch.sites import Site
 from ..watch.text import LARGEST
@@ -178,7 +179,7 @@ class Values:
             return
         tell(lambda: f"{self._audit.operations:,} operations")
         try:
-            shadow.after(op, args, kwargs, inputs, out, writing, lambda op, dtype: self._row(op, dtype, frame))
+            shadow.after(op, args, kwargs, inputs, out, writing, lambda op, dtype: self._row(op, dtype, frame, inputs))
         except Exception as error:
             self._fault(error)
         if shadow.spoil and op.way is Way.AGAIN and _is_answer(out, args):  # right or not, a total is used
@@ -247,13 +248,18 @@ class Values:
         row.given = True
         return row
 
-    def _row(self, op: Operator, dtype: torch.dtype, frame: FrameType) -> Row:
+    def _row(self, op: Operator, dtype: torch.dtype, frame: FrameType, inputs: Iterable[Tensor] = ()) -> Row:
         node = _current_node()
         line = None
         if node is not None and not isinstance(node, BackwardCFunction):  # which is code of the user's
             line = self._lines.get(node._sequence_nr())
         site, module = line or (self._audit.line(frame), self._audit.module())
-        return self.rows.at(op.name, site, module, dtype, node is not None)
+        row = self.rows.at(op.name, site, module, dtype, node is not None)
+        if not row.visits and dtype in HALF and self._audit.autocast():
+            nodes = map(self._audit.lineage.get, inputs)
+            cast = site.calls not in CASTING if op.cast else any(one and one.cause == "autocast" for one in nodes)
+            row.autocast = self._audit.region()[0] if cast else None
+        return row
 
     # ------------------------------------------------------------ where values enter
 

@@ -29,6 +29,7 @@ TOTAL = 0.05  # of the largest values that a line had: what is smaller is as goo
 _MANY = 20_000  # rows, from which on modules are not told apart any more
 _STAYS, _MOST = 0.6, 64  # of the values that one change should have changed, and how many these are at least
 _ROUNDINGS = 64  # an error that roundings of a dtype make, in its half ulps
+_MERE = 4  # half ulps that a few roundings make, and times as large that an error was before it averaged out
 _STEERS = 64  # visits
 _COLLIDED = 0.05  # share of whole numbers that are another one
 
@@ -50,6 +51,7 @@ class Row:
         "absorbed",
         "addend",
         "against",
+        "autocast",
         "backward",
         "beside",
         "born",
@@ -107,6 +109,7 @@ class Row:
         self.visits = 0
         self.exact = False  # it rounds nothing, it only moves values
         self.node: Any = None  # the line that what it computes from, or writes to, comes from
+        self.autocast: str | None = None  # the device of the region that casts what goes in, if one does
         self.since = math.inf  # the operation of the program at which it spoiled values first
         self.error = 0.0  # the largest that was measured, of the worst row of a tensor
         self.whole = 0.0  # that of all its values
@@ -252,7 +255,7 @@ class Row:
         """The row behind this one in which the error was rounded that this one makes larger.
 
         Of a difference it is in one operand alone: what both have in common is no part of it, but for what both have
-        lost.
+        lost. An error that has averaged out, as in a sum, to less than a rounding of what it is now is no part either.
         """
         if self.taken is not None:
             return self.taken
@@ -268,7 +271,13 @@ class Row:
         rows = [row for row in rows[1:] if not row.exact] or rows[1:]
         grown = [row for row in rows if row.grows]
         mine = [row for row in grown if row.may_be_rounding]
-        return next(iter([*mine, *(rows[-1:] if own else ()), *grown, *rows[-1:]]), None)
+        first = next(iter([*mine, *(rows[-1:] if own else ()), *grown, *rows[-1:]]), None)
+        for row, before in itertools.pairwise(rows):
+            if row is first:
+                break
+            if row.error <= _MERE * row.half_ulp and _MERE * row.error < before.error:
+                return row
+        return first
 
     def measured(self, error: Error, effective: float, incoming: float, parent: "Row | None") -> bool:
         """Enter what was measured; whether it is worse than all before."""

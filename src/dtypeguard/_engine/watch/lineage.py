@@ -23,6 +23,7 @@ _SHOWN = 6
 _SWEEP = 10_000
 _DEBTS = 32
 FIRST = "first seen"  # of what is older than the audit, or was made past torch
+COPIED = "deepcopy"  # of a parameter
 
 
 class Cause(abc.ABC):

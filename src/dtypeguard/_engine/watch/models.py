@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 from ..._core.base import private
 from ..._core.base.modules import tensors_below
 from .events import Conversion, Loading
-from .lineage import Cause, Node
+from .lineage import COPIED, Cause, Node
 from .patches import around
 from .recorder import Recorder
 from .sites import Site
@@ -106,6 +106,22 @@ def _parameter_replaced(audit: Recorder, original: Callable[..., Any], self: nn.
         cause = Converted(weakref.ref(self))  # a part of the model, by itself
         audit.guarded(_since, audit, path, "register_parameter", audit.user(), self, name, param, cause)
     return result
+
+
+@around(nn.Parameter, "__deepcopy__")
+def _parameter_copied(audit: Recorder, original: Callable[..., Any], self: nn.Parameter, memo: Any) -> Any:
+    """`copy.deepcopy(model)`: the copy takes its dtype from the model, at this line."""
+    known = id(self) in memo
+    result = original(self, memo)
+    if not known:
+        audit.guarded(_copied, audit, self, result, audit.here())
+    return result
+
+
+def _copied(audit: Recorder, parameter: Tensor, copied: Tensor, site: Site) -> None:
+    node = audit.lineage.get(parameter)
+    known = () if node is None else (node,)
+    audit.lineage.set(copied, Node(COPIED, site, copied.dtype, known, audit.module()))
 
 
 def _target(name: str, args: Any, kwargs: Any) -> tuple[torch.device | None, torch.dtype | None]:

@@ -148,6 +148,17 @@ class Site:
         return None
 
     @property
+    def definition(self) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+        """The function that the line is in, as code."""
+        with contextlib.suppress(SyntaxError, ValueError):
+            tree = ast.parse("".join(linecache.getlines(self.file)))
+            functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+            around = [one for one in functions if one.lineno <= self.line <= (one.end_lineno or 0)]
+            inner = max(around, key=lambda one: one.lineno, default=None)
+            return inner if inner is not None and inner.name == self.function else None
+        return None
+
+    @property
     def raises(self) -> bool:
         """Whether the instruction is a `raise`."""
         return self._instruction == "RAISE_VARARGS"

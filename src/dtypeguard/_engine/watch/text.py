@@ -20,6 +20,13 @@ def operand(code: str) -> str:
     return ""
 
 
+def outside(device: str) -> str:
+    """How to compute a line in float32 where a region of autocast is on."""
+    return (
+        f'outside autocast: `with torch.autocast("{device}", enabled=False):` around it, and `.float()` on what is half'
+    )
+
+
 def shape_of(tensor: Tensor) -> list[Any]:
     """Sizes as plain data; symbolic ones as text."""
     try:

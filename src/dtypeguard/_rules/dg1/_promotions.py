@@ -16,9 +16,10 @@ from torch.amp.grad_scaler import GradScaler
 
 from ..._engine.watch.lineage import Debt
 from ..._engine.watch.models import dtype_of
-from .._kit import Node, Op, Recorder, Rule, Severity, Site, human, name_of, on, size_of
+from .._kit import LARGEST, Node, Op, Recorder, Rule, Severity, Site, human, name_of, on, readable, size_of
 
 _SCALER = GradScaler.scale.__code__.co_filename  # what it does with a half loss is told by DG306
+_WHOLE = 0.5
 MADE = "cast one side where it is made: "
 
 
@@ -45,6 +46,7 @@ class Promotions:
     harmful: int = 0
     bytes: int = 0
     code: str = ""  # of the wide operand
+    off: float = 0.0  # by how much float32 rounds its values, at most, where these are large
     autocast: bool = False
     pair: tuple[torch.dtype, torch.dtype] = (torch.float32, torch.float64)  # of both operands, which may be complex
     result: torch.dtype = torch.float64
@@ -129,7 +131,7 @@ def promoted(event: Op, audit: Recorder) -> None:
             meant = meant or event.autocast or _is_meant(narrow_node)
         row = Promotions(event.site, event.module, event.name, narrow, wide, meant, nodes, narrow_node, both, own)
         wider = next(tensor for tensor in some if _real(tensor) is wide or both)
-        row.code = _code(event, wider)
+        row.code, row.off = _code(event, wider), _off(wider)
         row.pair = next(t.dtype for t in some if _real(t) is narrow), wider.dtype
         row.result, row.autocast = event.out.dtype, event.autocast
         lines[key] = row
@@ -149,6 +151,14 @@ def promoted(event: Op, audit: Recorder) -> None:
         node.owes((cause,))
     if event.out.ndim == 0 and wide is torch.float32:
         cause.close()
+
+
+def _off(wider: Tensor) -> float:
+    """By how much float32 rounds values of float64, where that is half of a whole number or more, as of times."""
+    if wider.dtype is not torch.float64 or not readable(wider) or not 0 < wider.numel() <= LARGEST:
+        return 0.0
+    off = float((wider.detach() - wider.detach().float()).abs().nan_to_num(posinf=0).max())
+    return off if off >= _WHOLE else 0.0
 
 
 def are_floats(tensors: Iterable[Tensor]) -> bool:

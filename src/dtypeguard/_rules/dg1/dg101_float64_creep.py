@@ -71,7 +71,10 @@ def judge(audit: Recorder) -> None:
             wider = row.pair[0] in HALF and (row.autocast or row.reduced)
             narrow = torch.float32 if wider else row.pair[0]  # as the model has it
             facts = _creep(row.nodes, row.pair, row.code, narrow)
-            if not row.harms and row.nodes and _ASKED.search(row.nodes[0].birth.site.written):
+            born = [one for node in row.nodes for one in (node.birth, *node.sources())]
+            if row.off:
+                facts["advice"] += f"; float32 is off by up to {row.off:.3g} there: subtract an offset before"
+            elif not row.harms and any(_ASKED.search(one.site.written) for one in born):
                 facts["advice"] += ", unless the digits of float64 are meant there"
             tell(RULE, row, audit, **facts)
 

@@ -1,6 +1,8 @@
 """DG103 discarded-cast."""
 
 import ast
+import functools
+import re
 from typing import Any
 
 import torch
@@ -29,6 +31,10 @@ _WRITES = (
     "normal_ uniform_ fill_ zero_ random_ bernoulli_ exponential_ clamp_ clamp_min_ clamp_max_ masked_fill_".split()
 )
 _TARGETS = (ast.Name, ast.Attribute, ast.Subscript)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_CALLED = re.compile(r"\)\s*\.[a-z]\w*_\(")  # a method that writes to what a call gives
+_NAMED = re.compile(r"(\w+)\s*(?::[^=]*)?=[^=]")
 
 
 @on("cast", RULE)
@@ -50,6 +56,78 @@ def discarded(event: Op, audit: Recorder) -> None:
         audit.suspect(RULE, event, source, event.site.calls, **facts).find(audit)
 
 
+@on("cast", RULE)
+def lost(event: Op, audit: Recorder) -> None:
+    """`y = x.float(); y.div_(t)`: a cast copy is written to, and nobody reads it."""
+    own = event.kind == "explicit" and event.direct and not _is_inside_torch(event)
+    if not own or (found := _written_only(event.site)) is None:
+        return
+    name, write = found
+    subject = _subject(event.site)
+    facts = {"what": event.site.expression, "dtype": name_of(event.out.dtype), **_lost(write, subject)}
+    if name:
+        facts["advice"] = f"return `{name}` and use that, or {facts['advice']}"
+    audit.suspect(RULE, event, event.inputs[0], event.site.calls, **facts).find(audit)
+
+
+def _lost(write: str, subject: str) -> dict[str, str]:
+    """What is said of a cast copy that a function writes to."""
+    return {
+        "was": "as it was",
+        "lost": f"`{write}` writes to that one, which is thrown away",
+        "subject": f"`{subject}`" if subject else "the tensor",
+        "advice": f"give `{write}` the tensor itself" + f": `{subject}`" * bool(subject),
+    }
+
+
+@functools.lru_cache(1000)
+def _written_only(site: Site) -> tuple[str, str] | None:
+    """The name that a function gives to a cast copy, and the method that writes to it, if it does nothing else with it.
+
+    There is no name where that method is called on the cast itself.
+    """
+    named = _NAMED.match(site.source)
+    if named is None and not _CALLED.search(site.source):
+        return None
+    function, cast = site.definition, _parsed(site.written)
+    if function is None or cast is None:
+        return None
+    above = {child: node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
+    code, first = ast.unparse(cast), site.line
+    found = [one for one in above if isinstance(one, ast.Call) and one.lineno <= first <= (one.end_lineno or 0)]
+    found = [one for one in found if ast.unparse(one) == code]
+    if len(found) != 1:
+        return None
+    if write := _writes(found[0], above):
+        return None if write in _WRITES else ("", write)  # which `written` sees
+    statement = above[found[0]]
+    if not isinstance(statement, ast.Assign | ast.AnnAssign):
+        return None
+    target, *more = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    if more or not isinstance(target, ast.Name):
+        return None
+    around, begin = above[statement], (statement.end_lineno, statement.end_col_offset)
+    while around is not function:  # a loop comes back to what stands before
+        begin = (around.lineno, 0) if isinstance(around, _LOOPS) else begin
+        around = above[around]
+    inner = {one for scope in above if isinstance(scope, _SCOPES) for one in ast.walk(scope)}  # which run later
+    names = [one for one in above if isinstance(one, ast.Name) and one.id in (target.id, "locals")]
+    later = [one for one in names if one in inner or (one.lineno, one.col_offset) > begin]
+    uses = [_writes(one, above) for one in later if isinstance(one.ctx, ast.Load)]
+    shared = any(isinstance(one, ast.Global | ast.Nonlocal) and target.id in one.names for one in above)
+    return (target.id, uses[0]) if uses and all(uses) and not shared else None
+
+
+def _writes(one: ast.expr, above: dict[ast.AST, ast.AST]) -> str:
+    """The method that a statement calls on something to write to it."""
+    method = above[one]
+    if not isinstance(method, ast.Attribute) or not re.fullmatch(r"(?!requires_grad)[a-z]\w*_", method.attr):
+        return ""
+    call = above[method]
+    alone = isinstance(call, ast.Call) and call.func is method and isinstance(above[call], ast.Expr)
+    return method.attr if alone else ""
+
+
 @on("before", RULE, ops=_WRITES)
 def copied(args: Any, audit: Recorder) -> Any:
     """Where what is written to comes from."""
@@ -64,14 +142,7 @@ def written(event: Op, audit: Recorder) -> None:
         return
     if node.site.gives_to(event.site):
         subject = _subject(node.site)
-        facts = {
-            "what": node.site.expression,
-            "dtype": name_of(event.out.dtype),
-            "was": "as it was",
-            "lost": f"`{event.site.calls}` writes to that one, which is thrown away",
-            "subject": f"`{subject}`" if subject else "the tensor",
-            "advice": f"give `{event.site.calls}` the tensor itself" + f": `{subject}`" * bool(subject),
-        }
+        facts = {"what": node.site.expression, "dtype": name_of(event.out.dtype), **_lost(event.site.calls, subject)}
         fields = {"module": event.module, "op": event.name, "from_dtype": node.parents[0].dtype}
         audit.find(RULE, node.site, facts=facts, to_dtype=event.out.dtype, **fields)
 

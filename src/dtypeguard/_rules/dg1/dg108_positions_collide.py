@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from ..._engine.watch.text import outside
 from .._kit import LARGEST, Op, Recorder, Rule, Severity, Suspect, name_of, on
 
 RULE = Rule(
@@ -13,7 +14,7 @@ RULE = Rule(
     Severity.WARNING,
     summary="Positions or angles are rounded until neighbours are equal.",
     says="`{what}`: {detail}{effect}",
-    fix="compute positions and angles in float32 (or as integers), and cast only the result",
+    fix="compute positions and angles in float32{how}",
     why=(
         "bfloat16 has 8 bits of significand, float16 has 11, float32 has 24: integers above 256, 2048 and 16777216 "
         "are rounded, so neighbouring positions become equal, and the sine of a large angle is noise. So are points of "
@@ -28,6 +29,7 @@ RULE = Rule(
 _EXACT = {torch.bfloat16: 256, torch.float16: 2048}  # integers up to here have one value each
 _WHOLE = 2**24  # the same of float32
 _APART = 0.9  # of the points of a line
+_NEAR = 4  # lines
 NOISE = 0.125  # the spacing of angles from which on their sine is none
 
 
@@ -168,5 +170,7 @@ def _rounded_in(source: Tensor, audit: Recorder) -> torch.dtype:
 
 def _collision(event: Op, detail: str, audit: Recorder, kind: type[Collision] = Collision) -> Collision:
     source = event.inputs[0] if event.inputs else event.out
-    one = audit.suspect(RULE, event, source, detail=detail, effect="")
+    left = event.autocast and (event.kind == "autocast" or "autocast" in audit.lineage.causes([source], _NEAR))
+    how = f" {outside(audit.region()[0])}" if left else " (or as integers), and cast only the result"
+    one = audit.suspect(RULE, event, source, detail=detail, effect="", how=how)
     return kind(one.rule, one.site, one.facts, one.fields)

@@ -17,12 +17,13 @@ RULE = Rule(
     "DG111",
     "mask-is-added",
     Severity.WARNING,
-    summary="A mask of zeros and ones is added to scores.",
-    says="{argument} of {function} is {dtype} and holds only 0 and 1: it is added to the scores, and masks nothing",
+    summary="An attention mask does not hide what it should.",
+    says="{argument} of {function} is {dtype} and {harm}",
     fix="{advice}",
     why=(
         "Attention takes two kinds of masks. A bool mask hides, a float mask is added to the scores: a 1 "
-        "in it makes a position a little more likely."
+        "in it makes a position a little more likely. `scaled_dot_product_attention` takes True for what takes part, "
+        "and a float mask has 0 there, which is False."
     ),
     unsafe=("bool_mask",),
     sampled=True,
@@ -86,6 +87,52 @@ def softmax(event: Op, audit: Recorder) -> None:
             cause.find(audit)
 
 
+class Inverted(Suspect):
+    """A bool tensor that is True where a float mask hides."""
+
+
+_HIDDEN = -1e4  # and what is below, in a mask that is added
+_COMPARISONS = ("ne", "lt", "le", "eq")
+_HANDS_ON = frozenset(["_to_copy", "bitwise_and", "logical_and", "clone", "cat", "index", "repeat"])
+
+
+@on("cast", RULE)
+@on("after", RULE, ops=_COMPARISONS)
+def read_as_bool(event: Op, audit: Recorder) -> None:
+    """`mask.bool()` and `mask != 0` of a mask with 0 where tokens are."""
+    if event.out.dtype is not torch.bool or len(event.inputs) != 1 or not event.inputs[0].is_floating_point():
+        return
+    mask = event.inputs[0]
+    if not event.readable or not 1 < mask.numel() <= LARGEST or not audit.due("DG111", event.site):
+        return
+    hidden = mask <= _HIDDEN
+    if 0 < int(hidden.sum()) < mask.numel() and bool((hidden | (mask == 0)).all()) and torch.equal(event.out, hidden):
+        codes = event.site.operands(event.site.calls, 1 if event.site.calls == "bool" else 2) if event.direct else []
+        written = operand(codes[0]) if codes else "mask"
+        facts = {
+            "argument": "attn_mask", "function": "scaled_dot_product_attention", "dtype": "bool",
+            "harm": f"True where the {name_of(mask.dtype)} mask is {mask.min():.3g}: only what it hides takes part",
+            "advice": f"True is what takes part: write `{written} == 0`, or give the float mask as it is",
+        }  # fmt: skip
+        fields = {"module": event.module, "op": event.name, "from_dtype": mask.dtype, "to_dtype": torch.bool}
+        audit.lineage.mark(event.out, Inverted(RULE, event.site, facts, {**fields, "bytes": size_of(event.out)}))
+
+
+@on("after", RULE, ops=("logical_not_", "bitwise_not_"))
+def inverted_again(event: Op, audit: Recorder) -> None:
+    audit.lineage.mark(event.out, None)
+
+
+def _look_at_bool(audit: Recorder, mask: Tensor) -> None:
+    nodes = [node for node in [audit.lineage.get(mask)] if node is not None]
+    for node in nodes:
+        if isinstance(node.cause, Inverted):
+            node.cause.find(audit)
+            return
+        if node.op in _HANDS_ON and len(nodes) < _FAR:
+            nodes += [parent for parent in node.parents if parent.dtype is torch.bool]
+
+
 @dataclass
 class Inside:
     """One attention calls the other."""
@@ -99,8 +146,12 @@ def _attention(audit: Recorder, original: Callable[..., Any], *args: Any, **kwar
     places = {3: "attn_mask"} if function == "scaled_dot_product_attention" else {}
     if not inside.calls:
         for name, mask in (*((places.get(n), a) for n, a in enumerate(args)), *kwargs.items()):
-            if name in _MASKS[function] and isinstance(mask, Tensor) and mask.is_floating_point():
+            if name not in _MASKS[function] or not isinstance(mask, Tensor):
+                continue
+            if mask.is_floating_point():
                 audit.guarded(_look_at_mask, audit, name, mask, function)
+            elif places:  # others take True for what to hide
+                audit.guarded(_look_at_bool, audit, mask)
     inside.calls += 1
     try:
         return original(*args, **kwargs)
@@ -131,6 +182,7 @@ def _added(
     if name in ("attn_mask", "key_padding_mask"):
         caution = "; where 1 means keep, `~` it for `key_padding_mask`" if name == "key_padding_mask" else ""
         advice = f"give a bool mask: `{name}.bool()`{caution}"
-    facts = {"argument": name, "function": function, "dtype": name_of(mask.dtype), "advice": advice}
+    harm = "holds only 0 and 1: it is added to the scores, and masks nothing"
+    facts = {"argument": name, "function": function, "dtype": name_of(mask.dtype), "harm": harm, "advice": advice}
     fields |= {"from_dtype": mask.dtype, "to_dtype": torch.bool, "bytes": size_of(mask)}
     return Added(RULE, site, facts, {**fields, "origin": audit.origin_of(mask)})

@@ -9,15 +9,18 @@ from ..._core.base.dtypes import HALF, WIDER, name_of
 from ..._engine.ops import FRESH
 from ..._engine.values.engine import Harm
 from ..._engine.values.rows import Cause, Row
+from ..._engine.watch.lineage import COPIED, FIRST
 from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.rule import Rule, Severity
 from ..._engine.watch.spots import Step
+from ..._engine.watch.text import outside
 
 _SHOWN = 2  # places
 _LINES = 6  # of an origin
 _ALSO = 0.1  # an error that one rounding more makes of a result
 _CASTS = frozenset(["_to_copy", "copy_"])
 _RANGES = "arange", "linspace", "logspace"
+_LIKE = FRESH | {COPIED}
 _GIVEN = _CASTS | {"tensor"}  # what has more digits comes in here
 
 
@@ -46,15 +49,23 @@ def would_be(row: Row) -> str:
 def keep(row: Row) -> str | None:
     """Where to act, if that is another line than the one that shows it: digits that were dropped before.
 
-    None where the line itself computes in that half dtype, for then all that it is computed from has few digits.
+    None where the line itself computes in that half dtype, for then all that it is computed from has few digits; but
+    where only autocast has rounded what the line is computed from, it has them all outside.
     """
     rounded = row.rounded()
-    if rounded is None or rounded is row or row.dtype in HALF:
+    if rounded is None or rounded is row:
         return None
+    autocast = next((one.autocast for one in row.chain() if one.site is rounded.site and one.autocast), None)
+    if row.dtype in HALF:
+        since = itertools.takewhile(lambda one: one.site is not rounded.site, row.chain())
+        if autocast is None or any(one.autocast or casts(one) for one in since):
+            return None
     if rounded.dtype not in HALF and rounded.name not in _GIVEN:
         return None
     what, also = rounded.site.expression or rounded.name, also_rounds(row)
     too = "" if also is None else f"; `{also.site.expression or also.name}` at line {also.site.line} too"
+    if autocast is not None:
+        return f"compute `{what}` in {wide_of(rounded)} {outside(autocast)}{too}"
     if rounded.name == "tensor" and what.startswith("torch.tensor("):
         wide = f"give `dtype=torch.{wide_of(rounded)}` to `{what}`"
         return f"{wide}, which rounds to {name_of(rounded.dtype)}; whole numbers stay integers"
@@ -91,18 +102,23 @@ def compute(row: Row, why: str = "") -> str:
     what = row.site.expression or row.name
     if casts(row):
         return f"stay in {wide_of(row)}: `{what}` rounds"
-    return f"compute `{what}` and what it is computed from in {wide_of(row)}{why and f': {why}'}"
+    rounded, since = None if row.dtype in HALF else row.rounded(), ""
+    if rounded is not None and rounded.site.key != row.site.key:
+        since = f", beginning with `{rounded.site.expression or rounded.name}` at line {rounded.site.line},"
+    return f"compute `{what}` and what it is computed from{since} in {wide_of(row)}{why and f': {why}'}"
 
 
 def _birth(row: Row, edit: bool) -> Step | None:
     """The line at which the half dtype was born of what a line computes from, or writes to.
 
-    A total that was made like another tensor (`torch.zeros_like`) is made there.
+    A total that was made like another tensor (`torch.zeros_like`, a copy of a model) is made there.
     """
     node = None if row.dtype not in HALF else row.node
-    birth, how = None if node is None else node if edit and node.op in FRESH else node.birth, "is born"
+    birth, how = None if node is None else node if edit and node.op in _LIKE else node.birth, "is born"
     if birth is None or birth.dtype is not row.dtype:
         return None
+    if birth.op == FIRST:
+        how, edit = "first seen", False
     if birth.named:  # by a conversion of its module, if that was seen
         birth, how = next(iter(birth.parents), birth), "since"
     if birth.named or birth.site.key == row.site.key:
@@ -112,7 +128,8 @@ def _birth(row: Row, edit: bool) -> Step | None:
 
 def converted(row: Row) -> str | None:
     """The parameter or buffer that a line writes to, if its half dtype is that of a conversion of its module."""
-    birth = None if row.dtype not in HALF or row.node is None else row.node.birth
+    node = None if row.dtype not in HALF or row.node is None or row.node.op == COPIED else row.node
+    birth = None if node is None else node.birth
     if birth is None or not birth.named or not birth.parents:
         return None
     kind, _, name = birth.op.partition(" ")

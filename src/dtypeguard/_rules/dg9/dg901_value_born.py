@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import itertools
 import math
 
 import torch
@@ -41,6 +42,7 @@ RULE = Rule(
     ),
 )  # fmt: skip
 
+_BEFORE = 4  # lines at which an epsilon may stand
 _MIDDLE, _TOP = -4, 14  # powers of two: of the range of float16, and below its end
 _INSTEAD = {  # functions that overflow in every dtype
     "exp": "softmax, log_softmax and logsumexp subtract the largest value before they call exp: use the one that this "
@@ -124,7 +126,8 @@ def _advice(harm: Harm, lost: Row | None) -> str:
     scale = (
         f"scale what goes in: {name_of(row.dtype)} holds values from {limit(info.smallest_normal)} to {limit(info.max)}"
     )
-    there, divides = _example(harm), row.name.rstrip("_") in _FINITE
+    there = _example(harm)
+    divides = row.name.rstrip("_") in _FINITE or (row.name == "pow" and harm.cause is Cause.BORN)
     size = row.largest if there is None or not row.lost else abs(there)
     if row.backward and row.dtype is torch.float16 and 0 < size < math.inf:
         power = math.ceil(math.log2(size))
@@ -154,9 +157,10 @@ def _advice(harm: Harm, lost: Row | None) -> str:
 
 
 def _vanished(row: Row) -> str | None:
-    """A number in the code of a line that is 0 in float16."""
-    with contextlib.suppress(SyntaxError):
-        for node in ast.walk(ast.parse(row.site.expression, mode="eval")):
-            if isinstance(node, ast.Constant) and isinstance(node.value, float) and 0 < node.value < SMALLEST:
-                return f"{node.value:g}"
+    """A number in the code of a line, or of those before it, that is 0 in float16."""
+    for one in itertools.islice(row.chain(), _BEFORE):
+        with contextlib.suppress(SyntaxError):
+            for node in ast.walk(ast.parse(one.site.expression, mode="eval")):
+                if isinstance(node, ast.Constant) and isinstance(node.value, float) and 0 < node.value < SMALLEST:
+                    return f"{node.value:g}"
     return None
