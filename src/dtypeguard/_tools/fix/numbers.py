@@ -155,13 +155,19 @@ def whole_in_int64(place: Place, at: At) -> Iterator[Candidate]:
 
 
 @move
+def bool_before_inverted(place: Place, at: At) -> Iterator[Candidate]:
+    """Makes a mask bool before it is inverted."""
+    if isinstance(at.node, cst.UnaryOperation) and isinstance(at.node.operator, cst.BitInvert):
+        yield cast(At(at.source, at.node.expression), torch.bool)
+
+
+@move
 def wider_integers(place: Place, at: At) -> Iterator[Candidate]:
     """Computes in wider integers."""
     source, node = at.source, at.node
     if place.finding.from_dtype is torch.int64:
         return  # there are none
     if isinstance(node, cst.UnaryOperation):
-        yield cast(At(source, node.expression), torch.bool)
         return
     dtype = place.finding.from_dtype
     small = dtype in (torch.uint8, torch.int8)

@@ -244,7 +244,9 @@ def float32_loss(place: Place, at: At) -> Iterator[Candidate]:
                 yield joined([cast(At(source, call.args[0].value), torch.float32) for call in alike])
             # What the criterion gets, what the model gives, and what the loss is made of.
             for node in [*(given if criteria else ()), *models, *given, *(name.node for name in names_in(one))]:
-                yield cast(At(source, node), torch.float32)
+                whole = node is loss.node or (isinstance(loss.node, cst.Name) and node is one.node)
+                if not whole:  # which was computed in half before
+                    yield cast(At(source, node), torch.float32)
 
 
 @move
