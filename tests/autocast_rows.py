@@ -26,6 +26,7 @@ from dtypeguard import CastWarning, ContractWarning, DtypeError, DtypeGuardWarni
 F16, BF16, F32, F64 = FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 REGIONS = (None, BF16, F16)
 MODES = ("strict", "lenient", "warn", "off")
+UNCAST = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase, nn.Bilinear)
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
@@ -343,7 +344,7 @@ def accepts(model, dtype, within):
     if anchor in (None, dtype):
         return True
     if within is not None:
-        return F64 not in (anchor, dtype)
+        return F64 not in (anchor, dtype) and not (isinstance(model, UNCAST) and anchor in (F16, BF16))
     return isinstance(model, NORMS) and anchor is F32 and dtype is not F64
 
 
@@ -406,9 +407,12 @@ def step(cell, model, target=None):
 # ---------------------------------------------------------------- the law
 
 
-def doors(row):
-    """What leaves a region inside a forward is half: no annotation of the result is kept there."""
-    return ("auto", "all") if row == "own region" else ("auto", "all", "enforce")
+def doors(row, model):
+    """What leaves a region inside a forward is half: no annotation of the result is kept there.
+
+    An annotation does not know what PyTorch's module is that it stands on.
+    """
+    return ("auto", "all") if row == "own region" or isinstance(model, UNCAST) else ("auto", "all", "enforce")
 
 
 def hold(cell):
@@ -429,7 +433,7 @@ def hold(cell):
         repaired = [step(cell, bare, target) for _ in range(2)]  # once more: a repair that is known goes another way
     alone = len(repaired[0].results) == 1
     odd_result = alone and any(not accepts(bare, result.dtype, cell.region) for result in untouched.results)
-    for door in doors(cell.row):
+    for door in doors(cell.row, bare):
         model = cell.model()
         model = enforced(model, [name for name, _ in given], alone) if door == "enforce" else guard(model, depth=door)
         start = copy.deepcopy(model.state_dict())
