@@ -149,8 +149,8 @@ class Mending:
             except Failed as error:
                 self.notes.append(f"no edits: {error}")
                 return
-            made = number(len(edits), "edit")
-            self.notes.append(f"{made}, proven by {number(runs.count, 'run')} of {self._options.program}")
+            made, ran = number(len(edits), "edit"), f"{number(runs.count, 'run')} of {self._options.program}"
+            self.notes.append(f"{made}, proven by {ran}" if edits else f"no edit: {ran} proved none")
         self.edits = [
             dataclasses.replace(edit, findings=tuple(own.get(_place(one), one) for one in edit.findings))
             for edit in edits

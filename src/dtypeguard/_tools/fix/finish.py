@@ -13,6 +13,7 @@ from .code import (
     Candidate,
     cast,
     casts_in,
+    dtype_argument,
     dtype_code,
     in_function,
     is_cast,
@@ -33,6 +34,7 @@ class Edited:
 
     Attributes:
         source: the file with the edit.
+        old: the file without it.
         before: the program without it.
         after: the program with it.
         base: what ran before.
@@ -41,6 +43,7 @@ class Edited:
     """
 
     source: Source
+    old: Source
     before: State
     after: State
     base: Run
@@ -131,10 +134,26 @@ def same_results(edited: Edited) -> Iterator[Candidate]:
         values += [value for value, changed in given if changed is not None]
         for value in values:
             at = At(source, value)
+            for text in _own(edited, function):
+                yield source.after(value, text)
             for text in in_function(at) if dtype in HALF else [f".to({dtype_code(dtype, source)})"]:
                 yield source.after(value, text)
             if dtype in HALF:
                 yield cast(at, dtype, spelt(dtype, source))
+
+
+def _own(edited: Edited, function: Scope) -> Iterator[str]:
+    """The casts of a function, before the edit, to a dtype that it is given: `.to(self.dtype)`."""
+    old = edited.old
+    named = [one for one in old.of(cst.FunctionDef) if isinstance(function, cst.FunctionDef)]
+    for call in [call for one in named if _name(one) == _name(function) for call in old.below(one, cst.Call)]:
+        said, inner = dtype_argument(old, call) if is_cast(old, call) else None, old.on(call)
+        if said is not None and inner is not None and not old.code(said.value).startswith(f"{old.torch()}."):
+            yield old.code(call).removeprefix(old.code(inner))
+
+
+def _name(function: Scope) -> str:
+    return function.name.value if isinstance(function, cst.FunctionDef) else ""
 
 
 Way = Callable[[Edited], Iterator[Candidate]]

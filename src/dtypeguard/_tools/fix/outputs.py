@@ -12,7 +12,7 @@ _NUMBER = re.compile(
 _KIND = r"(?:torch\.)?(?:b?float(?:16|32|64)|int(?:8|16|32|64)|uint8|bool|complex(?:64|128))\b"
 _DTYPE = re.compile(rf"(, dtype={_KIND})|\b{_KIND}")
 _BEFORE_IT_ENDS = 3  # lines that a program may print of the exception that ends it
-_WHOLE = 2.0**24  # from here on float32 has not all whole numbers
+_WHOLE = 2048  # from which on float16 lacks whole numbers: there each one counts
 
 
 def skeletons_agree(base: Run, run: Run, before: Sequence[str], after: Sequence[str]) -> bool:

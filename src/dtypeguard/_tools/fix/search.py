@@ -228,7 +228,9 @@ class Search:
     def _edited(self, file: str, state: State, run: Run) -> Edited:
         old, new = (self._text_of(file, one).split("\n") for one in (self.state, state))
         written = frozenset(number for number, line in enumerate(new, 1) if line not in old)
-        return Edited(self._source(file, state), self.state, state, self.last, run, written)
+        return Edited(
+            self._source(file, state), self._source(file, self.state), self.state, state, self.last, run, written
+        )
 
     def _guess(
         self, causes: list[Cause], state: State, base: Run, kinds: tuple[str, ...], depth: int
