@@ -100,7 +100,10 @@ def test_the_toggle_changes_the_colours_and_is_remembered(page, theme):
     after = page.ask(ground), page.ask(chip)
     assert before[0] != after[0]
     assert before[1] != after[1]
-    page.reload()
+    for _ in range(10):  # Chromium writes its storage some time after the page did
+        page.reload()
+        if page.ask("return localStorage.length"):
+            break
     assert (page.ask(ground), page.ask(chip)) == after
     page.click("#theme")
     assert (page.ask(ground), page.ask(chip)) == before
