@@ -8,6 +8,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+import numpy as np
 import torch
 from support import BF16, F16, F32, F64
 from torch import nn
@@ -33,7 +34,7 @@ def discards(x):
 
 
 def promotes(x):
-    return x * torch.ones(3, dtype=torch.float64)
+    return x * torch.from_numpy(np.ones(3))
 
 
 def made(*programs):
@@ -369,7 +370,7 @@ def test_the_schema_of_the_data():
     }
     (creep,) = [row for row in data["findings"] if row["rule"] == "DG101"]
     assert (creep["name"], creep["from_dtype"], creep["to_dtype"]) == ("float64-creep", "float32", "float64")
-    assert creep["source"] == "return x * torch.ones(3, dtype=torch.float64)"
+    assert creep["source"] == "return x * torch.from_numpy(np.ones(3))"
     assert creep["file"] == __file__
     assert creep["function"] == "promotes"
     assert creep["line"] == promotes.__code__.co_firstlineno + 1

@@ -41,8 +41,8 @@ class Debt:
 
     settled = False
 
-    def refused(self) -> None:
-        """Somebody refused a tensor that has it."""
+    def refused(self, final: bool) -> None:
+        """Somebody refused a tensor that has it; `final` is whether that ends the program."""
 
 
 class Node:

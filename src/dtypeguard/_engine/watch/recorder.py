@@ -437,13 +437,17 @@ class Recorder:
         elif self.find(rule, site, severity=Severity.INFO, **fields) is not None:
             caught = Caught(id(event.error), str(event.error), rule, site, nodes, dtypes, {**fields, "again": True})
             self.local.caught.append(caught)
+            self._tell_debts(nodes, final=False)
 
     def _enter_error(self, rule: str, site: Site, nodes: list[Node], dtypes: bool, fields: dict[str, Any]) -> None:
         self.find(rule, site, severity=Severity.ERROR, **fields)
+        self._tell_debts(nodes, final=True)
+        self.blame(nodes, f"refused at {site}", own_dtype=dtypes)
+
+    def _tell_debts(self, nodes: list[Node], final: bool) -> None:
         for node in nodes:
             for debt in node.debts:
-                debt.refused()
-        self.blame(nodes, f"refused at {site}", own_dtype=dtypes)
+                debt.refused(final)
 
     def _enter_final(self, error: BaseException) -> bool:
         """Whether the program ends with an exception that was seen when it left a module."""

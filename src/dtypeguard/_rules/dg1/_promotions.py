@@ -6,6 +6,7 @@ operands harms where the result leaves a module, or meets half tensors again, or
 ends as a loss, as integers, or as numbers of Python.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ from .._kit import LARGEST, Node, Op, Recorder, Rule, Severity, Site, human, nam
 
 _SCALER = GradScaler.scale.__code__.co_filename  # what it does with a half loss is told by DG306
 _WHOLE = 0.5
+_ASKED = re.compile(r"\.double\(|\bfloat64\b")  # code that says what it wants
 MADE = "cast one side where it is made: "
 
 
@@ -37,6 +39,7 @@ class Promotions:
     narrow_node: Node | None = None
     both_half: bool = False
     own: bool = False  # the wide dtype is the model's: the narrow operand is the odd one
+    named: bool = False  # float64 is written in the code, no model is near, and nothing has refused what comes of it
     count: int = 0
     closed: int = 0
     cast_back: int = 0
@@ -58,7 +61,9 @@ class Promotions:
 
     @property
     def harms(self) -> bool:
-        if self.meant or self.own or (self.cast_back and self.wide is not torch.float64):  # somebody knows of it
+        if (
+            self.meant or self.own or self.named or (self.cast_back and self.wide is not torch.float64)
+        ):  # somebody knows of it
             return False
         alone = self.wide is torch.float64 or self.module is None  # a module's own business may stay in it
         return self.closed < self.count if alone else self.harmful > 0
@@ -88,8 +93,11 @@ class Promoted(Debt):
             self.harmful = True
             self.row.harmful += 1
 
-    def refused(self) -> None:
-        """Where it ended does not count any more."""
+    def refused(self, final: bool) -> None:
+        """Somebody does not want the wide dtype; where that ends the program, where it ended counts no more."""
+        self.row.named = False
+        if not final:
+            return
         if not self.open and not self.settled:
             self.open = True
             self.audit.promotions += 1
@@ -124,12 +132,15 @@ def promoted(event: Op, audit: Recorder) -> None:
         meant = all(tensor.ndim == 0 for tensor in floats) or any(_asked_for(node, event.site) for node in nodes)
         narrow_node = audit.lineage.get(next(tensor for tensor in some if _real(tensor) is narrow))
         meant = meant or _is_of_bools(narrow_node)
-        own = False
+        own = named = False
         if wide is torch.float64:
+            named = event.module is None and _parameter_of(narrow_node) is None and asks_for_float64(nodes)
             own = _parameter_of(narrow_node) is None and _is_models(nodes, event.module, audit)
         else:
             meant = meant or event.autocast or _is_meant(narrow_node)
-        row = Promotions(event.site, event.module, event.name, narrow, wide, meant, nodes, narrow_node, both, own)
+        row = Promotions(
+            event.site, event.module, event.name, narrow, wide, meant, nodes, narrow_node, both, own, named
+        )
         wider = next(tensor for tensor in some if _real(tensor) is wide or both)
         row.code, row.off = _code(event, wider), _off(wider)
         row.pair = next(t.dtype for t in some if _real(t) is narrow), wider.dtype
@@ -186,6 +197,12 @@ def _asked_for(node: Node, site: Site) -> bool:
     birth = node.birth
     cast = birth.op == "_to_copy" and birth.cause is None and birth.parents
     return bool(cast) and birth.site.file == site.file and birth.site.function == site.function
+
+
+def asks_for_float64(nodes: Iterable[Node]) -> bool:
+    """Whether the code says that it wants float64, where that is born."""
+    born = (one for node in nodes for one in (node.birth, *node.sources()))
+    return any(_ASKED.search(one.site.written) for one in born)
 
 
 def _is_models(nodes: tuple[Node, ...], module: str | None, audit: Recorder) -> bool:

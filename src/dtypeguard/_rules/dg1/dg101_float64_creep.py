@@ -1,6 +1,5 @@
 """DG101 float64-creep."""
 
-import re
 from typing import Any
 
 import torch
@@ -10,10 +9,9 @@ from ..._engine.watch.lineage import FIRST
 from ..._engine.watch.text import operand
 from .._kit import Node, Op, Recorder, Rule, Severity, name_of, on
 from .._refusals import Refused, Turn, explains
-from ._promotions import Promoted, like, open_promotions, rows, tell
+from ._promotions import Promoted, asks_for_float64, like, open_promotions, rows, tell
 
 _OTHERS = 2  # lines that are told besides the first one
-_ASKED = re.compile(r"\.double\(|\bfloat64\b")  # code that says what it wants
 
 RULE = Rule(
     "DG101",
@@ -71,10 +69,9 @@ def judge(audit: Recorder) -> None:
             wider = row.pair[0] in HALF and (row.autocast or row.reduced)
             narrow = torch.float32 if wider else row.pair[0]  # as the model has it
             facts = _creep(row.nodes, row.pair, row.code, narrow)
-            born = [one for node in row.nodes for one in (node.birth, *node.sources())]
             if row.off:
                 facts["advice"] += f"; float32 is off by up to {row.off:.3g} there: subtract an offset before"
-            elif not row.harms and any(_ASKED.search(one.site.written) for one in born):
+            elif not row.harms and asks_for_float64(row.nodes):
                 facts["advice"] += ", unless the digits of float64 are meant there"
             tell(RULE, row, audit, **facts)
 
