@@ -130,6 +130,9 @@ class Cancels(enum.Enum):
     ROOT = enum.auto()  # of squares that is a norm, which is judged as what was squared
 
 
+ADDS_UP = frozenset(  # one number after the other, each total rounded to the dtype; `sum` adds half values in float32
+    "segment_reduce index_add index_put put index_reduce scatter_add scatter_reduce".split()
+)
 SUMS = frozenset("sum mean _to_copy clone".split())  # of squares they are squares
 _CANCELLATIONS = {
     **dict.fromkeys(_DIFFERENCES, Cancels.DIFFERENCE),

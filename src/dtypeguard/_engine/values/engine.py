@@ -16,7 +16,7 @@ from ..._core.base import private
 from ..._core.base.dtypes import HALF
 from ..._core.base.progress import tell
 from ..operands import plain, shadowed, summed
-from ..ops import FLUSHES, Operator, Way
+from ..ops import ADDS_UP, FLUSHES, Operator, Way
 from ..watch.mode import CASTING
 from ..watch.recorder import Recorder
 from ..watch.sites import Site
@@ -371,8 +371,8 @@ class Values:
                 enough = row.half_ulp
             elif row.counts:
                 enough = OF_A_COUNT * row.half_ulp
-            elif row.builds_up and row.incoming < row.half_ulp:  # what is added has all its digits, the total has not
-                enough = _DOUBT
+            elif row.incoming < row.half_ulp and (row.builds_up or row.name in ADDS_UP):
+                enough = _DOUBT  # what is added has all its digits, the total has not
             elif cause is Cause.AMPLIFIED:
                 enough = (
                     _DIFFUSE if row.whole < LOST else min(_DIFFUSE, max(_ULPS * last.half_ulp, _NOISE * row.incoming))
