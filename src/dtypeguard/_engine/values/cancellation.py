@@ -15,19 +15,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._core.base.dtypes import HALF_ULP
+from ..._core.base.dtypes import HALF, HALF_ULP
 from ..ops import SUMS, Cancels, Operator
 from .incoming import Incoming
 from .measure import Error, norm
 from .memory import ShadowStorage
-from .rows import Row
+from .rows import LARGE, TOTAL, Row
 
 _SPECTRAL = frozenset("_linalg_eigh linalg_eig _linalg_eigvals linalg_eigvals _linalg_svd".split())
+_TURNS = frozenset(["sin", "cos"])
 _MEANS, _MOVES = frozenset(["mean", "sum"]), frozenset(["_to_copy", "clone"])
 _WIDEST = 1e15  # a cancellation; what is larger says no more
 _EQUAL = 512  # roundings of the wider dtype: data that differ by less were equal before they were rounded
 _ALIKE = 16  # times: what was rounded to one dtype; of the same data in two dtypes the difference is their rounding
 _ZERO = 16  # roundings of the wider dtype, of a difference from a number
+_NIL = 2.0**-10  # of a rounding of the narrower one: `1 - ssim(x, x)`
 _OFFSET = 256  # times the smaller of two numbers that are added: beside that it loses digits
 _NEAR = 4.0  # times the smaller one: a difference in which it is what is left
 
@@ -97,6 +99,7 @@ def cancellation_of(
             ]
             whole = max(levels[0], levels[1] * abs(kwargs.get("alpha", 1))) * math.sqrt(error.count)
             numbers = not all(isinstance(one, Tensor) for one in args[:2])
+            numbers = numbers and (into.dtype in HALF or error.size > _NIL * torch.finfo(into.dtype).eps * whole)
             rounding = max((_eps(one.held) for one in incoming), default=0.0) * whole
             if error.size > _EQUAL * rounding and are_data(args[:2], incoming):
                 whole = 0.0  # what rounding took from them is what the difference was to show
@@ -130,6 +133,7 @@ def cancellation_of(
             floor = floor * together if op.name == "sum" else floor / max(1.0, together)
         case Cancels.PRODUCT:
             cancellation = math.prod(cancellations.values())
+            whole = _terms(op, args, kwargs, into, error)
         case Cancels.NUMERATOR:
             cancellation = cancellations.get(id(args[0]), 1.0)
         case Cancels.SQUARE:
@@ -138,11 +142,20 @@ def cancellation_of(
             cancellation = cancellation if cancellation >= _WIDEST else math.sqrt(cancellation)
             floor = math.sqrt(floor / _WIDEST)
         case Cancels.LOST | Cancels.ROOT:  # of probabilities that sum to 1 `logsumexp` is zero, but for rounding
-            return 1.0, math.sqrt(error.count) if op.name == "logsumexp" else 0.0
+            turns = op.name in _TURNS and error.level < TOTAL and _level(args[0]) > 1  # so is the sine of pi
+            return 1.0, math.sqrt(error.count) if turns or op.name == "logsumexp" else 0.0
     if 0 < whole < math.inf and not error.lost:  # what is left where values are infinite says nothing of the rest
         floor = max(floor, whole / _WIDEST) if op.cancels is Cancels.SUM else whole / _WIDEST
         cancellation *= max(1.0, _ratio(whole, max(error.size, floor)))
     return min(max(cancellation, 1.0), _WIDEST), floor
+
+
+def _terms(op: Operator, args: Any, kwargs: Any, into: Row, error: Error) -> float:
+    """The size of terms that cancel until nothing is left, as those of an edge filter in a flat image; or 0."""
+    if into.dtype in HALF or op.writes or error.distance <= LARGE * error.size:
+        return 0.0
+    terms = norm(op.func(*(one.abs() if isinstance(one, Tensor) else one for one in args), **kwargs))
+    return terms if error.size <= _ZERO * torch.finfo(into.dtype).eps * terms else 0.0
 
 
 def are_data(operands: Iterable[Any], incoming: list[Incoming]) -> bool:

@@ -19,7 +19,7 @@ from .measure import Error
 
 # Measured: with a quarter of it, a half, twice or four times as much no program of DG9 and no healthy case comes out
 # otherwise (`_STALLED` and `_MANY` were not varied).
-_LARGE = 0.02  # an error that is no mere rounding
+LARGE = 0.02  # an error that is no mere rounding
 LOST = 0.5  # an error that leaves nothing of a value
 OF_A_COUNT = 1.05  # half ulps: one rounding of a count makes no more than one
 _FACTOR = 8  # times the error that came in
@@ -178,7 +178,7 @@ class Row:
     @property
     def by_itself(self) -> float:
         """The largest error that the roundings of its own dtype make."""
-        return min(_LARGE, _ROUNDINGS * self.half_ulp)
+        return min(LARGE, _ROUNDINGS * self.half_ulp)
 
     @property
     def may_be_rounding(self) -> bool:
@@ -204,7 +204,7 @@ class Row:
         factor = _ROUNDS if self.builds_up else _FACTOR
         if self.counts and self.error > max(OF_A_COUNT * self.half_ulp, self.incoming):
             return Cause.AMPLIFIED
-        if self.error > max(_LARGE, factor * max(self.incoming, self.half_ulp)):
+        if self.error > max(LARGE, factor * max(self.incoming, self.half_ulp)):
             return Cause.AMPLIFIED
         return None
 
