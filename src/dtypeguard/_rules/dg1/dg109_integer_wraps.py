@@ -39,6 +39,7 @@ _BITS = "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shi
 _BITS += "__and__ __or__ __xor__ __lshift__ __rshift__ __iand__ __ior__ __ixor__ __ilshift__ __irshift__".split()
 _BITS += [f"{name}_" for name in _BITS if not name.startswith("__")]
 _REMAINDERS = "remainder remainder_ fmod fmod_".split()
+_QUOTIENTS = "div div_ floor_divide floor_divide_".split()
 
 
 @dataclass(eq=False)
@@ -50,7 +51,8 @@ class Wrapped(Debt):
     count: int = 0
     hashes: bool = False  # it looks as if it was meant
     below: int = 0  # of a product: none of its factors is negative, or as large
-    reduced: bool = False  # a remainder was taken too late: what wrapped has another one
+    factor: int | None = None  # a number of the program's that it multiplied by
+    reduced: bool = False  # what was multiplied is taken apart again: what wrapped has another remainder and quotient
 
 
 _FIX = "take a wider dtype, a bool mask or a clamp: "
@@ -115,6 +117,7 @@ def _compare_wide(event: Op, func: Any, args: Any, audit: Recorder) -> None:
         suspect = _wrapping(event, detail, _wider(dtype, event.name in IN_PLACE), audit)
         row = rows[event.site, event.module, dtype] = Wrapped(event.name in PRODUCTS, suspect, hashes=meant)
     row.count, row.below = row.count + 1, below
+    row.factor = next((value for value in event.args if row.multiplies and isinstance(value, int)), None)
     node = audit.lineage.get(event.out)
     if node is not None and not _falls_off(event, args):
         node.owes((row,))
@@ -201,6 +204,16 @@ def remainder_is_taken(event: Op, audit: Recorder) -> None:
         node = audit.lineage.get(event.args[0])
         for debt in () if node is None else node.debts:
             if isinstance(debt, Wrapped) and not debt.settled and 0 < debt.below <= divisor:
+                debt.reduced = True
+
+
+@on("after", RULE, ops=_QUOTIENTS)
+def quotient_is_taken(event: Op, audit: Recorder) -> None:
+    """`(row * n + column) // n`: a key of two numbers, which is no hash."""
+    if audit.state(Wraps).rows and isinstance(event.args[1], int):
+        node = audit.lineage.get(event.inputs[0])
+        for debt in () if node is None else node.debts:
+            if isinstance(debt, Wrapped) and debt.factor == event.args[1]:
                 debt.reduced = True
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .._kit import HALF, Op, Recorder, Rule, Severity, Site, Step, name_of, on
+from .._kit import HALF, Node, Op, Recorder, Rule, Severity, Site, Step, name_of, on
 
 RULE = Rule(
     "DG116",
@@ -47,16 +47,20 @@ _EXPONENTIAL = {
 
 @dataclass
 class Drawn:
-    """Storages that were filled with noise, and where."""
+    """Storages that were filled with noise, and the lines of their tensors; and where."""
 
     at: dict[int, tuple[Any, Site]] = field(default_factory=dict)
+    nodes: dict[Node | None, Site] = field(default_factory=dict)
 
 
 @on("after", RULE, ops=["uniform_", "exponential_"])
 def filled(event: Op, audit: Recorder) -> None:
     if event.out.dtype in HALF:
         storage = event.out.untyped_storage()
-        audit.state(Drawn).at[storage._cdata] = weakref.ref(storage), event.site
+        drawn, node = audit.state(Drawn), audit.lineage.get(event.out)
+        drawn.at[storage._cdata] = weakref.ref(storage), event.site
+        if node is not None and event.name == "uniform_":
+            drawn.nodes[node] = event.site
 
 
 @on("after", RULE, ops=["div"])
@@ -106,13 +110,15 @@ def _report(
     event: Op, audit: Recorder, end: str, noise: torch.Tensor | None = None, of: dict[str, str] = _UNIFORM
 ) -> None:
     source = event.inputs[0] if noise is None else noise
-    node = None if event.backward else audit.lineage.get(source)
-    while node is not None and node.op in _HAND_ON and node.parents:
+    node, drawn = None if event.backward else audit.lineage.get(source), audit.state(Drawn)
+    while node is not None and node not in drawn.nodes and node.op in _HAND_ON and node.parents:
         node = node.parents[0]
-    filled, site = audit.state(Drawn).at.get(source.untyped_storage()._cdata, (None, None))
+    filled, site = drawn.at.get(source.untyped_storage()._cdata, (None, None))
     if filled is not None and filled() is not source.untyped_storage():
         site = None
-    if node is not None and node.op in _DRAWS:
+    if node in drawn.nodes:
+        site, of = drawn.nodes[node], of | {"code": "`torch.empty_like(..., dtype=torch.float32).uniform_()`"}
+    elif node is not None and node.op in _DRAWS:
         site = node.site
     if node is not None and site is not None and node.dtype in HALF:
         facts = {"drawn": f"at {site}", "dtype": name_of(node.dtype), "often": _OFTEN[node.dtype], "end": end} | of
