@@ -39,7 +39,8 @@ class Promotions:
     narrow_node: Node | None = None
     both_half: bool = False
     own: bool = False  # the wide dtype is the model's: the narrow operand is the odd one
-    named: bool = False  # float64 is written in the code, no model is near, and nothing has refused what comes of it
+    asked: bool = False  # float64 is written in the code
+    named: bool = False  # it is, no model is near, and nothing has refused what comes of it
     count: int = 0
     closed: int = 0
     cast_back: int = 0
@@ -132,14 +133,15 @@ def promoted(event: Op, audit: Recorder) -> None:
         meant = all(tensor.ndim == 0 for tensor in floats) or any(_asked_for(node, event.site) for node in nodes)
         narrow_node = audit.lineage.get(next(tensor for tensor in some if _real(tensor) is narrow))
         meant = meant or _is_of_bools(narrow_node)
-        own = named = False
+        own = asked = named = False
         if wide is torch.float64:
-            named = event.module is None and _parameter_of(narrow_node) is None and asks_for_float64(nodes)
+            asked = _asks_for_float64(nodes)
+            named = asked and event.module is None and _parameter_of(narrow_node) is None
             own = _parameter_of(narrow_node) is None and _is_models(nodes, event.module, audit)
         else:
             meant = meant or event.autocast or _is_meant(narrow_node)
         row = Promotions(
-            event.site, event.module, event.name, narrow, wide, meant, nodes, narrow_node, both, own, named
+            event.site, event.module, event.name, narrow, wide, meant, nodes, narrow_node, both, own, asked, named
         )
         wider = next(tensor for tensor in some if _real(tensor) is wide or both)
         row.code, row.off = _code(event, wider), _off(wider)
@@ -199,7 +201,7 @@ def _asked_for(node: Node, site: Site) -> bool:
     return bool(cast) and birth.site.file == site.file and birth.site.function == site.function
 
 
-def asks_for_float64(nodes: Iterable[Node]) -> bool:
+def _asks_for_float64(nodes: Iterable[Node]) -> bool:
     """Whether the code says that it wants float64, where that is born."""
     born = (one for node in nodes for one in (node.birth, *node.sources()))
     return any(_ASKED.search(one.site.written) for one in born)

@@ -9,7 +9,7 @@ from ..._engine.watch.lineage import FIRST
 from ..._engine.watch.text import operand
 from .._kit import Node, Op, Recorder, Rule, Severity, name_of, on
 from .._refusals import Refused, Turn, explains
-from ._promotions import Promoted, asks_for_float64, like, open_promotions, rows, tell
+from ._promotions import Promoted, like, open_promotions, rows, tell
 
 _OTHERS = 2  # lines that are told besides the first one
 
@@ -48,6 +48,15 @@ def gathered(event: Op, audit: Recorder) -> None:
                 promoted.close()
 
 
+@on("ended", RULE)
+def ended(event: Op, audit: Recorder) -> None:
+    """Noise in float64 on logits, for an argmax: integers and bools are no float64."""
+    for tensor in event.inputs:
+        for promoted in open_promotions(tensor, audit, torch.float64):
+            if promoted.row.asked:
+                promoted.close(settled=False)
+
+
 @on("scalar", RULE)
 def reduced(event: Op, audit: Recorder) -> None:
     """A loss is one number: of half operands it is best in float32."""
@@ -71,7 +80,7 @@ def judge(audit: Recorder) -> None:
             facts = _creep(row.nodes, row.pair, row.code, narrow)
             if row.off:
                 facts["advice"] += f"; float32 is off by up to {row.off:.3g} there: subtract an offset before"
-            elif not row.harms and asks_for_float64(row.nodes):
+            elif not row.harms and row.asked:
                 facts["advice"] += ", unless the digits of float64 are meant there"
             tell(RULE, row, audit, **facts)
 
