@@ -654,13 +654,17 @@ def test_a_broken_pyproject_is_said_before_the_program_runs(command, write, fold
 
 
 def test_a_disk_that_is_full_is_said_after_the_report(command, write, monkeypatch):
-    def to_json(self, path=None):
-        raise OSError(28, "No space left on device")
+    write_bytes = Path.write_bytes
 
-    monkeypatch.setattr("dtypeguard._tools.audit.AuditReport.to_json", to_json)
+    def full(self, data):
+        if "a.json" in self.name:
+            raise OSError(28, "No space left on device")
+        return write_bytes(self, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
     status, out, _ = command("audit", "--json", "a.json", write("app.py", GOOD))
     *_, said, last = out.splitlines()
-    assert (status, said) == (2, "cannot write: [Errno 28] No space left on device")
+    assert (status, said) == (2, f"cannot write path='{os.getcwd()}/a.json': no space left on device")
     assert last == "exit status 2: a file could not be written"
     assert REPORT.search(out)
 

@@ -214,7 +214,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         try:
             _write(report, path)
         except OSError as error:
-            terminalreporter.write_line(f"cannot write {path}: {error}", red=True)
+            terminalreporter.write_line(str(error), red=True)
         else:
             terminalreporter.write_line(f"written: {os.path.relpath(path, config.invocation_params.dir)}")
 

@@ -24,7 +24,7 @@ from types import FrameType
 from typing import Any, TextIO
 
 from ..._core.base.frames import is_own, without
-from ..._core.base.usage import INTERRUPTED, Usage
+from ..._core.base.usage import INTERRUPTED, Failed, Usage
 from ..._engine.watch.selection import Selection
 from ..._engine.watch.steps import Enough
 from ..._show.files import writable
@@ -103,11 +103,18 @@ def _is_to_come(options: argparse.Namespace) -> bool:
 
 
 def write_files(options: argparse.Namespace, result: Result) -> None:
-    """Write the data and the page of a result, where they were asked for."""
-    if options.json is not None:
-        result.to_json(options.json)
-    if options.html is not None:
-        result.to_html(options.html)
+    """Write the data and the page of a result, where they were asked for.
+
+    Raises:
+        Failed: a file cannot be written, as on a disk that is full.
+    """
+    try:
+        if options.json is not None:
+            result.to_json(options.json)
+        if options.html is not None:
+            result.to_html(options.html)
+    except OSError as error:
+        raise Failed(str(error)) from error
 
 
 def try_files(options: argparse.Namespace, *names: str, streams: Sequence[str] = ()) -> None:

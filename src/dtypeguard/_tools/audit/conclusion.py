@@ -87,7 +87,7 @@ def conclude(
             write(options.output, text + "\n" * bool(text))
             text = ""
     except OSError as error:
-        notes.append(f"cannot write: {error}")
+        notes.append(str(error))
         ended, reason = ended or 2, reason if ended else "a file could not be written"
     _print("" if quiet and options.format == "text" else text, out)
     if not quiet or (mending is not None and mending.written):
