@@ -163,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except Exception as error:
         if not isinstance(error, OSError) or error.errno not in _ENDED or error.filename is not None:
-            return _tell(error)
+            return _tell(options, error)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if error.errno == errno.EPIPE:  # `| head` has seen enough
             return UNREAD
@@ -172,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _tell(error: Exception) -> int:
+def _tell(options: argparse.Namespace, error: Exception) -> int:
     """Show what the user's own code raised, as Python would; a fault of ours with our frames."""
     from ._core.base.frames import runs_user_code, shortly
     from ._tools.audit.command import show
@@ -183,7 +183,7 @@ def _tell(error: Exception) -> int:
         sys.excepthook(type(error), error, error.__traceback__)
     else:
         show(own)
-    print(f"exit status 1: {error if isinstance(error, Raised) else shortly(error)}", flush=True)
+    print(f"exit status 1: {typed(options, str(error)) if isinstance(error, Raised) else shortly(error)}", flush=True)
     return 1
 
 
@@ -325,8 +325,10 @@ def _compare_options(parser: argparse.ArgumentParser) -> None:
     says = "a format of operands, as nvfp4 or mxfp8; with commas several, of which each layer gets one"
     low.add_argument("--format", type=_list, metavar="FORMATS", help=says)
     says = "find what must stay in float32 for this error, as 0.01 or 1%%; with --format, the format of each layer"
-    add("--keep", type=share, metavar="ERROR", help=says)
-    add("--bits", type=float, help="with --format: find the best formats with so many bits a weight on average")
+    kept = parser.add_mutually_exclusive_group()
+    kept.add_argument("--keep", type=share, metavar="ERROR", help=says)
+    says = "with --format: find the best formats with so many bits a weight on average"
+    kept.add_argument("--bits", type=float, help=says)
     add("--attention", action="store_true", help="with --format: round the products of attention too")
     _takes_loss(parser, "compare the loss; with --format, its gradients too")
     says = "with --format, and --keep or --bits: write what was found for torchao, transformers, ... as JSON"

@@ -157,10 +157,12 @@ def said_of(options: Namespace, text: str) -> str:
 def typed(options: Namespace, text: str) -> str:
     """What a function says of an argument, as the command has it: `dtype='int9' is no dtype` is of `--dtype int9`.
 
-    What a function of the user's makes is not what was typed. `keep(bits=6)` is `--bits 6`, `keep(error=0.1)` is
+    The function's name at its beginning stands before the text already, as the command's. What a function of the
+    user's makes is not what was typed. `keep(bits=6)` is `--bits 6`, `keep(error=0.1)` is
     `--keep 0.1`, `to_recipe('torchao')` is `--recipe torchao`, and `pass values=True` is `pass --values`. What stands
     behind `[tool.dtypeguard]` is of the file.
     """
+    text = re.sub(rf"^(?:{options.parser.prog.rpartition(' ')[2]}|capture): ", "", text)
     known = {key: action for key, action in keys(options.parser, True).items() if ":" not in str(action.metavar)}
     for key, action in known.items():
         if action.nargs == 0:

@@ -13,7 +13,6 @@ from ..._core.base.options import explained, positive, share_of
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..._show.svg import Chart
-from ..._show.text import modules_shown
 from ..formats.table import Format
 from .formatted import Formatted, reasons
 from .gradients import Gradients, gradients_of
@@ -244,8 +243,8 @@ class FormatComparison(Comparison):
         front = self._choices()
         if bits is not None and front[0].cost > bits * count:
             stays = self._unplaced()
-            names = ", ".join(modules_shown(stays, subject.weights))
-            stay = f", as {names} stay{'s' * (len(stays) == 1)} in {self.wide}" if names else ""
+            names = ", ".join(reasons(stays, subject.weights))
+            stay = f", as no format takes {names}" if names else ""
             raise ValueError(f"keep(bits={bits:g}): the cheapest choice has {front[0].cost / count:.3g} bits{stay}")
         curve = [(one.cost / count, one.damage) for one in front]
         if bits is not None:

@@ -1,10 +1,13 @@
 """`python -m dtypeguard diff`: where two programs part, or a capture of one."""
 
 import argparse
+import contextlib
 import os
+import re
+from collections.abc import Iterator
 
 from ..._core.base.errors import CompareError
-from ..._core.base.usage import Failed, Usage
+from ..._core.base.usage import Failed, Raised, Usage
 from ..audit.command import try_files, write_files
 from ..audit.factory import Takes, batch_by, both_by, found_by, no_batch, refusing
 from .diff import capture, diff
@@ -40,7 +43,8 @@ def run(options: argparse.Namespace) -> int:
     batch = next((own for own in (batch, *(own for _, own in made)) if own is not None), None)
     if batch is None:
         raise no_batch(options.programs[0])
-    with refusing(CompareError, OSError):
+    names = [*filter(None, [options.against]), *options.programs]
+    with _as_typed(names), refusing(CompareError, OSError):
         if options.capture:
             capture(programs[0], batch, options.capture)
             return 0
@@ -52,3 +56,15 @@ def run(options: argparse.Namespace) -> int:
     if found.verdict == "another function":
         raise Failed(found.verdict)
     return 0
+
+
+@contextlib.contextmanager
+def _as_typed(names: list[str]) -> Iterator[None]:
+    """What `diff` says of a and b is said of what stands on the command line: `a, this Net, ` is `net:make `."""
+    try:
+        yield
+    except (Raised, Usage) as error:
+        text = str(error)
+        for side, name in zip("ab", names, strict=False):
+            text = re.sub(rf"\b{side}, [^,\n]+, ", lambda _, name=name: f"{name} ", text)  # type: ignore[misc]
+        raise type(error)(text) from error.__cause__
