@@ -1,5 +1,6 @@
 """Every exit status but 0 has its reason: in the last line that is printed, or in the line of the error for 2."""
 
+import json
 import os
 import re
 import subprocess
@@ -77,7 +78,7 @@ CASES = [
      "argument --keep: not allowed with argument --bits"),
     ("compare made:net --batch made:wide --format int3", 2, "--format int3 is unknown (did you mean 'int8'?)"),
     ("diff made:model app.py --batch made:batch", 2, "app.py is cut, or no capture: write one with"),
-    ("diff made:model made:refuses --batch made:batch", 2, "made:refuses does not run on the batch: "),
+    ("diff made:model made:refuses --batch made:batch", 2, "the outputs have nothing in common"),
     ("compare made:model --dtype float16,bfloat16", 2,
      "--dtype float16,bfloat16: compare takes one dtype, so run it for each"),
     ("compare made:model --batch made:batch --region float16,bfloat16", 2,
@@ -228,6 +229,35 @@ def test_the_last_line_says_why(folder, capsys, line, status, why):
     else:
         assert "exit status" not in out + err
         assert why is None or out.splitlines()[-1] == why
+
+
+COMPARED = "made:model --batch made:batch --dtype bfloat16"
+SHOWN = {
+    "describe": ("made:half", "made:half --batch made:batch"),
+    "compare": (f"{COMPARED} --max-error 1", f"{COMPARED} --max-error 1e-9"),
+    "dryrun": ("made:model --batch made:batch", "made:refuses --batch made:batch --require bfloat16"),
+    "diff": ("made:model made:model --batch made:batch", "made:model made:other --batch made:batch"),
+    "manifest": ("--check dtypes.lock made:model", "--check dtypes.lock made:half"),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_where_a_result_goes_is_said_alike_in_all_commands(folder, capsys, name):
+    assert main(["manifest", "made:model", "-o", "dtypes.lock"]) == 0
+    passes, fails = (f"{name} {line}".split() for line in SHOWN[name])
+
+    def printed(*words):
+        status = main([*words])
+        return status, capsys.readouterr().out
+
+    status, text = printed(*passes)
+    assert (status, bool(text)) == (0, True)
+    assert printed(*passes, "-q") == (0, "")
+    assert printed(*passes, "-o", "result.txt") == (0, "")
+    assert (folder / "result.txt").read_text().splitlines() == text.splitlines()
+    assert json.loads(printed(*passes, "--json", "-")[1])["tool"] == "dtypeguard"
+    status, text = printed(*fails, "-q")
+    assert (status, len(text.splitlines()) > 1) == (1, True)
 
 
 @pytest.mark.parametrize(("line", "why"), RAISING)

@@ -144,9 +144,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown or options.parser.wrong:
         options.parser.error(options.parser.unrecognized(unknown))
     settle(options)
+    if options.run is _audit:
+        return _run(options)
+    options.out = sys.stdout
+    alone = getattr(options, "json", None) == "-"  # standard output is for JSON then, and nothing else
+    with _warned(options), contextlib.redirect_stdout(sys.stderr) if alone else contextlib.nullcontext():
+        return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Run a command, and say why it ends with another status than 0."""
     try:
-        with _warned(options) if options.run is not _audit else contextlib.nullcontext():
-            status: int = options.run(options)
+        status: int = options.run(options)
         sys.stdout.flush()
     except Usage as error:
         text = typed(options, str(error))
@@ -288,16 +297,10 @@ def _audit_options(audit: argparse.ArgumentParser) -> None:
     says = "the lowest severity that is printed (default: info)"
     add("--severity", choices=_SEVERITIES, default="info", help=says)
     says = "of what is printed: text, annotations of GitHub, a SARIF log, or JSON (default: text)"
-    add("--format", choices=("text", "github", "sarif", "json"), default="text", help=says)
-    add("-o", "--output", metavar="PATH", help="print into this file; - is standard output (default)")
+    add("--output-format", choices=("text", "github", "sarif", "json"), default="text", help=says)
+    _prints(audit, "no casts; and nothing at all if the exit status is 0")
     add("--no-casts", dest="casts", action="store_false", help="leave out the table of casts")
-    add(
-        "-q",
-        "--quiet",
-        action="store_true",
-        help="no casts; and nothing at all if the exit status is 0",
-    )
-    add("--json", metavar="PATH", help="write the report as JSON too; for -, the same as --format json")
+    add("--json", metavar="PATH", help="write the report as JSON too; for -, the same as --output-format json")
     add("--html", metavar="PATH", help="write the report as an HTML page")
     add("--diff", action="store_true", help="show edits that remove findings, each proven by running the program again")
     add("--fix", action="store_true", help="write the edits that are safe")
@@ -384,12 +387,11 @@ def _manifest_options(parser: argparse.ArgumentParser) -> None:
         metavar=f"{_MAKER}|checkpoint",
         help=f"{_MODEL}; or the path of a checkpoint",
     )
-    add("-o", "--output", metavar="PATH", help="write the manifest to this file; one that is there keeps its comments")
     add("--check", metavar="PATH", help="check each model and checkpoint against this file")
     _takes_batch(parser, "hold the dtypes in which modules compute too")
     add("--shapes", action="store_true", help="hold shapes too")
     add("--devices", action="store_true", help="hold devices too")
-    _writes(parser, "what is printed")
+    _writes(parser, "what is printed", "; a manifest that is there keeps its comments")
 
 
 # What several commands have in the same words.
@@ -405,8 +407,16 @@ def _takes_loss(parser: argparse.ArgumentParser, more: str) -> None:
     parser.add_argument("--loss", metavar="package.module:loss", help=says)
 
 
-def _writes(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument("--json", metavar="PATH", help=f"write {what} as JSON")
+def _prints(parser: argparse.ArgumentParser, quiet: str, more: str = "") -> None:
+    says = f"print into this file; - is standard output (default){more}"
+    parser.add_argument("-o", "--output", metavar="PATH", help=says)
+    parser.add_argument("-q", "--quiet", action="store_true", help=quiet)
+
+
+def _writes(parser: argparse.ArgumentParser, what: str, more: str = "") -> None:
+    _prints(parser, "print nothing if the exit status is 0", more)
+    says = f"write {what} as JSON; for -, print JSON in place of the text"
+    parser.add_argument("--json", metavar="PATH", help=says)
     parser.add_argument("--html", metavar="PATH", help=f"write {what} as an HTML page")
 
 
@@ -451,6 +461,8 @@ def _seconds(text: str) -> float:
 
 
 def _list(text: str) -> list[str]:
+    if not text.strip(", "):
+        raise argparse.ArgumentTypeError(f"{text!r} names nothing")
     return [part.strip() for part in text.split(",") if part.strip()]
 
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 
 from ..._core.base.errors import CompareError
-from ..._core.base.usage import Failed, Raised, Usage
-from ..audit.command import try_files, write_files
+from ..._core.base.usage import Raised, Usage
 from ..audit.factory import Takes, batch_by, both_by, found_by, no_batch, refusing
+from ..audit.output import tell, try_files
 from .diff import capture, diff
 
 _PROGRAMS = Takes("an nn.Module or a function", callable)
@@ -23,7 +23,7 @@ def run(options: argparse.Namespace) -> int:
         Raised: a program or the loss raises something itself.
         Usage: what is wrong with the options, or cannot be compared.
     """
-    try_files(options, "capture", "json", "html")
+    try_files(options, "capture")
     given = [*options.programs, *filter(None, [options.against])]
     wanted = 1 if options.capture else 2
     if len(given) != wanted:
@@ -32,8 +32,8 @@ def run(options: argparse.Namespace) -> int:
             if wanted == 2
             else "--capture writes what one program does: name one"
         )
-    if options.capture and (options.json or options.html or options.loss):
-        raise Usage("--capture compares nothing: leave out --json, --html and --loss")
+    if options.capture and (options.json or options.html or options.output or options.loss):
+        raise Usage("--capture compares nothing: leave out --json, --html, --output and --loss")
     batch = batch_by(options.batch)
     made = [both_by(name, None, _PROGRAMS, paths=True) for name in options.programs]
     for name, _ in made:
@@ -51,11 +51,7 @@ def run(options: argparse.Namespace) -> int:
         a, b = (options.against, *programs) if options.against else programs
         loss = None if options.loss is None else found_by(options.loss)
         found = diff(a, b, batch, loss=loss)
-    print(found)
-    write_files(options, found)
-    if found.verdict == "another function":
-        raise Failed(found.verdict)
-    return 0
+    return tell(options, found, found.verdict if found.verdict == "another function" else "")
 
 
 @contextlib.contextmanager
