@@ -155,7 +155,6 @@ def several(option: str, value: Any, kinds: Any, what: str) -> tuple[Any, ...]:
 
     Raises:
         TypeError: for a value of another class.
-        ValueError: for an empty string.
     """
     single = isinstance(value, kinds | str | bytes) or not isinstance(value, Iterable)
     values = (value,) if single else tuple(value)
@@ -164,8 +163,6 @@ def several(option: str, value: Any, kinds: Any, what: str) -> tuple[Any, ...]:
             name = type(one).__name__
             plain = type(one).__module__ in ("builtins", "torch")  # the text of a model would be long
             raise TypeError(f"{option} takes {what}, not {f'{one!r} ({name})' if plain else f'a {name}'}")
-        if one == "":
-            raise ValueError(f"{option}='' names nothing: it takes {what}")
     return tuple(dict.fromkeys(values))
 
 

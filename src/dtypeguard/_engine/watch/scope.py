@@ -51,8 +51,11 @@ class Scope:
     def __init__(self, source: Any, omit: Any, root: str | Path | None = None) -> None:
         base = Path(root or os.getcwd())
         sources = several("source", () if source is None else source, str, "folders or packages, as in ['src/']")
-        self._sources = [_path(name, base) for name in sources]
         globs = several("omit", () if omit is None else omit, str, "globs, as in ['tests/*']")
+        for option, names in (("source", sources), ("omit", globs)):
+            if "" in names:  # the path of the current folder, and a pattern that matches nothing
+                raise ValueError(f"{option}='' names nothing")
+        self._sources = [_path(name, base) for name in sources]
         self._omitted = [matcher(pattern, base) for pattern in globs]
         self.mine: Callable[[str], bool] = functools.cache(self._is_mine)
         self._led: dict[tuple[Site, Site | None], Led] = {}

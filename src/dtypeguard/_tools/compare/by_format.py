@@ -202,8 +202,9 @@ class FormatComparison(Comparison):
         format stay in the model's own dtype.
 
         Args:
-            error: of the outputs, at most: 0.01 is one percent, as is "1%".
-            bits: of a weight of a matrix product, on average, with the scales; layers that no format takes count too.
+            error: the largest error of the outputs: 0.01 is one percent, as is "1%".
+            bits: the most bits that a weight of a matrix product may have on average, with the scales; layers that no
+                format takes count too.
 
         Raises:
             ValueError: if the error is not positive, or no choice has so few bits.

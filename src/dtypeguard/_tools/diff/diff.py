@@ -46,7 +46,7 @@ def diff(a: Any, b: Any, /, batch: Any, *, names: Names = None, loss: Callable[.
         a: a model, a function, or the path of a `capture` of a model.
         b: a model, a function, or the path of a capture; or of a JSON file with the log probability of each token.
         batch: a tensor, a tuple of arguments, or a dict of keyword arguments, for both.
-        names: of modules that are called otherwise: a dict of patterns, `{"encoder.layer.*": "blocks.*"}`, or a
+        names: which modules have other names: a dict of patterns, `{"encoder.layer.*": "blocks.*"}`, or a
             function of a's names that gives b's, or None. Modules that are not named are matched by their names, their
             weights, what is in them, and the order of their calls.
         loss: a function of the output, or of the output and the batch: compare gradients too, of parameters and of
@@ -166,7 +166,7 @@ def capture(model: Any, /, batch: Any, path: str | os.PathLike[str]) -> None:
     Args:
         model: a model or a function.
         batch: as for `diff`, which needs the same one.
-        path: of the file.
+        path: the path of the file.
 
     Raises:
         CompareError: the model does not run on the batch.
