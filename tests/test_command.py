@@ -787,9 +787,9 @@ def test_a_family_and_a_rule(command):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("DG3090", "there is no rule 'DG3090': did you mean DG309"),
-        ("unscale_twice", "there is no rule 'unscale_twice': did you mean unscale-twice"),
-        ("unscale", "there is no rule 'unscale': did you mean unscale-twice"),
+        ("DG3090", "there is no rule 'DG3090' (did you mean 'DG309'"),
+        ("unscale_twice", "there is no rule 'unscale_twice' (did you mean 'unscale-twice'"),
+        ("unscale", "there is no rule 'unscale' (did you mean 'unscale-twice'"),
         ("zzz", "there is no rule 'zzz': there are ids, names, and the families "),
         ("", "there is no rule ''"),
     ],

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import os
 import re
 from collections.abc import Iterator
 
@@ -36,9 +35,6 @@ def run(options: argparse.Namespace) -> int:
         raise Usage("--capture compares nothing: leave out --json, --html, --output and --loss")
     batch = batch_by(options.batch)
     made = [both_by(name, None, _PROGRAMS, paths=True) for name in options.programs]
-    for name, _ in made:
-        if isinstance(name, str) and not os.path.exists(name):
-            raise Usage(f"{name} is no file; what makes a model is named package.module:function")
     programs = [program for program, _ in made]
     batch = next((own for own in (batch, *(own for _, own in made)) if own is not None), None)
     if batch is None:

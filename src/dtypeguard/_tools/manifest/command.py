@@ -1,6 +1,7 @@
 """`python -m dtypeguard manifest`: write a manifest, or check models and checkpoints against one."""
 
 import argparse
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,6 +31,8 @@ def run(options: argparse.Namespace) -> int:
     for name in ("shapes", "devices"):
         if getattr(options, name):
             raise Usage(f"--{name} is for a manifest that is written, and --check writes none")
+    if options.output not in (None, STDOUT) and os.path.realpath(options.output) == os.path.realpath(options.check):
+        raise Usage(f"cannot write {options.check}: --check reads it")
     if len(options.subjects) > 1 and (options.html or options.json):
         raise Usage("--html and --json take one model or checkpoint at a time")
     with refusing(OSError):
