@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from ..._core.base.errors import CompareError
 from ..._core.base.usage import Raised, Usage
@@ -39,24 +40,28 @@ def run(options: argparse.Namespace) -> int:
     batch = next((own for own in (batch, *(own for _, own in made)) if own is not None), None)
     if batch is None:
         raise no_batch(options.programs[0])
-    names = [*filter(None, [options.against]), *options.programs]
-    with _as_typed(names), refusing(CompareError, OSError):
+    sides = [*zip(options.programs, programs, strict=True)]
+    if options.against:
+        sides.insert(0, (options.against, options.against))
+    with _as_typed(sides), refusing(CompareError, OSError):
         if options.capture:
             capture(programs[0], batch, options.capture)
             return 0
-        a, b = (options.against, *programs) if options.against else programs
+        (_, a), (_, b) = sides
         loss = None if options.loss is None else found_by(options.loss)
         found = diff(a, b, batch, loss=loss)
     return tell(options, found, found.verdict if found.verdict == "another function" else "")
 
 
 @contextlib.contextmanager
-def _as_typed(names: list[str]) -> Iterator[None]:
+def _as_typed(sides: list[tuple[str, Any]]) -> Iterator[None]:
     """What `diff` says of a and b is said of what stands on the command line: `a, this Net, ` is `net:make `."""
     try:
         yield
     except (Raised, Usage) as error:
         text = str(error)
-        for side, name in zip("ab", names, strict=False):
-            text = re.sub(rf"\b{side}, [^,\n]+, ", lambda _, name=name: f"{name} ", text)  # type: ignore[misc]
+        for side, (typed, program) in zip("ab", sides, strict=False):
+            title = program if program is typed else getattr(program, "__name__", type(program).__name__)
+            for told in (f"{side}, {title}, ", f"{side}, this {title}, "):
+                text = re.sub(rf"\b{re.escape(told)}", lambda _, typed=typed: f"{typed} ", text)  # type: ignore[misc]
         raise type(error)(text) from error.__cause__
