@@ -137,8 +137,8 @@ def written(hint: Any) -> str:
         return "None"
     if isinstance(hint, str | typing.ForwardRef):
         return re.sub(r"\b(?:dtypeguard|typing|collections|abc)\.|['\"]", "", getattr(hint, "__forward_arg__", hint))
-    if hasattr(hint, "__value__"):  # an alias with a name of its own
-        return written(hint.__value__)
+    if hasattr(hint, "__value__"):  # an alias with a name of its own: the names of dtypes, which are many
+        return "str"
     if isinstance(hint, typing.TypeVar):
         return written(hint.__bound__) if hint.__bound__ else "Any"
     if origin in (typing.Union, types.UnionType):

@@ -59,10 +59,11 @@ def options(parser: argparse.ArgumentParser) -> Iterator[str]:
     actions = [action for action in parser._actions if action.help is not argparse.SUPPRESS]
     rows = [f"- **`{metavar(action)}`**: {sentence(action.help)}" for action in actions if not action.option_strings]
     yield from headed("## Arguments", rows)
-    yield "## Options"
-    for action in actions:
-        if action.option_strings and not isinstance(action, argparse._HelpAction):
-            yield from option(action.option_strings, metavar(action) if action.nargs != 0 else "", action.help)
+    own = [action for action in actions if action.option_strings and not isinstance(action, argparse._HelpAction)]
+    if own:
+        yield "## Options"
+    for action in own:
+        yield from option(action.option_strings, metavar(action) if action.nargs != 0 else "", action.help)
 
 
 def option(names: Iterable[str], takes: str, says: str | None) -> Iterator[str]:

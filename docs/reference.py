@@ -172,7 +172,7 @@ def seen(name: str, bodies: dict[str, str]) -> str:
 def index(summaries: dict[str, str]) -> str:
     parts = [
         "# Reference\n\nA page for each name that you can use: what it takes, what it returns, what it raises, and an "
-        f"example. {SINCE}"
+        f'example. {SINCE}\n\nWhere an option takes a dtype, it takes `torch.bfloat16`, "bfloat16" or "bf16".'
     ]
     for job, (guides, listed) in JOBS.items():
         rows = [f"| [{title(one)}](reference/{one}.md) | {cell(summaries[one])} |" for one in listed.split()]

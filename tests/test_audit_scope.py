@@ -170,6 +170,9 @@ def test_the_command(project, capsys):
         ({"source": "no.such.package"}, "source='no.such.package' is neither"),
         ({"source": 3}, "source takes"),
         ({"omit": [3]}, "omit takes"),
+        ({"omit": [""]}, "omit='' names nothing"),
+        ({"omit": ""}, "omit='' names nothing"),
+        ({"source": ""}, "source='' names nothing"),
         ({"sources": "src"}, r"there is no option sources=: did you mean source=\?"),
     ],
 )

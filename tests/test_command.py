@@ -412,12 +412,12 @@ def test_json_where_standard_output_is_no_file(command, write):
 def test_formats_for_machines(command, write, folder, monkeypatch):
     monkeypatch.setattr("importlib.metadata.version", lambda name: 1 / 0)  # a checkout that is not installed
     write("app.py", BAD)
-    status, out, _ = command("audit", "--format", "github", "app.py")
+    status, out, _ = command("audit", "--output-format", "github", "app.py")
     (line,) = re.findall(r"^::.*", out, re.M)
     place = "file=app.py,line=4,col=5,endColumn=24,title=DG103 discarded-cast"
     assert (status, line.split("::")[1]) == (1, f"warning {place}")
     assert "%0Ahelp: keep the result" in line
-    status, out, err = command("audit", "--format", "sarif", "app.py")
+    status, out, err = command("audit", "--output-format", "sarif", "app.py")
     (run,) = json.loads(out)["runs"]
     (result,) = run["results"]
     place = result["locations"][0]["physicalLocation"]
@@ -428,7 +428,7 @@ def test_formats_for_machines(command, write, folder, monkeypatch):
     assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == "DG103"
     assert run["tool"]["driver"]["version"] == dtypeguard.__version__  # not of what is installed, if anything is
     assert err.endswith("exit status 1: the audit found 1 warning\n")
-    assert command("audit", "--format", "json", "--output", "report.json", "app.py")[0] == 1
+    assert command("audit", "--output-format", "json", "--output", "report.json", "app.py")[0] == 1
     assert json.loads((folder / "report.json").read_text())["verdict"] == "FAIL: 1 warning, 1 line to change"
 
 
@@ -443,7 +443,7 @@ WHY = [
     ([], BAD + "1 / 0", f"exit status 1: the program's own, {DIVISION}; the audit found 1 warning"),
     ([], "raise KeyboardInterrupt", "exit status 130: the program's own, interrupted"),
     (["--quiet"], BAD, "exit status 1: the audit found 1 warning"),
-    (["--format", "github"], BAD, "exit status 1: the audit found 1 warning"),
+    (["--output-format", "github"], BAD, "exit status 1: the audit found 1 warning"),
 ]
 
 
@@ -605,6 +605,7 @@ def test_mere_information_is_known_too_and_fails_where_it_is_asked_to(command, w
         (["--baseline", "folder"], "the baseline *folder cannot be read: Is a directory"),
         (["--ignore", "DG999"], "--ignore DG999 is no rule (did you mean *"),
         (["--select", "nonsense"], "--select nonsense is no rule: *"),
+        (["--omit", ""], "argument --omit: '' names nothing"),
         (["--source", "gone"], "--source gone is neither a folder or file below * nor a package"),
         (["--fail-on", "fatal"], "argument --fail-on: invalid choice: 'fatal' (choose from *"),
         (["--json"], "the following arguments are required: *"),
@@ -654,13 +655,17 @@ def test_a_broken_pyproject_is_said_before_the_program_runs(command, write, fold
 
 
 def test_a_disk_that_is_full_is_said_after_the_report(command, write, monkeypatch):
-    def to_json(self, path=None):
-        raise OSError(28, "No space left on device")
+    write_bytes = Path.write_bytes
 
-    monkeypatch.setattr("dtypeguard._tools.audit.AuditReport.to_json", to_json)
+    def full(self, data):
+        if "a.json" in self.name:
+            raise OSError(28, "No space left on device")
+        return write_bytes(self, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
     status, out, _ = command("audit", "--json", "a.json", write("app.py", GOOD))
     *_, said, last = out.splitlines()
-    assert (status, said) == (2, "cannot write: [Errno 28] No space left on device")
+    assert (status, said) == (2, f"cannot write path='{os.getcwd()}/a.json': no space left on device")
     assert last == "exit status 2: a file could not be written"
     assert REPORT.search(out)
 
@@ -782,9 +787,9 @@ def test_a_family_and_a_rule(command):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("DG3090", "there is no rule 'DG3090': did you mean DG309"),
-        ("unscale_twice", "there is no rule 'unscale_twice': did you mean unscale-twice"),
-        ("unscale", "there is no rule 'unscale': did you mean unscale-twice"),
+        ("DG3090", "there is no rule 'DG3090' (did you mean 'DG309'"),
+        ("unscale_twice", "there is no rule 'unscale_twice' (did you mean 'unscale-twice'"),
+        ("unscale", "there is no rule 'unscale' (did you mean 'unscale-twice'"),
         ("zzz", "there is no rule 'zzz': there are ids, names, and the families "),
         ("", "there is no rule ''"),
     ],

@@ -15,9 +15,9 @@ RULES = {name for name in pages() if name.startswith("DG11")}
 CASES = [
     ("au", {"audit"}),
     ("d", {"describe", "dryrun", "diff", "doctor"}),
-    ("audit --fo", {"--format"}),
+    ("audit --output-f", {"--output-format"}),
     ("audit --no-", {"--no-casts", "--no-prove"}),
-    ("audit --format ", {"text", "github", "sarif", "json"}),
+    ("audit --output-format ", {"text", "github", "sarif", "json"}),
     ("audit --fail-on e", {"error"}),
     ("audit --ignore eps", {"epsilon-vanishes", "eps-is-zero"}),
     ("audit --html tr", {"train.py", "trees"}),

@@ -475,7 +475,11 @@ BAD: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     ),
     "no file": (lambda tmp: dtypeguard.diff("no.safetensors", linear(), X), FileNotFoundError, "no.safetensors"),
     "a foreign file": (lambda tmp: dtypeguard.diff(foreign(tmp), linear(), X), ValueError, "is no capture: write one"),
-    "a cut file": (lambda tmp: dtypeguard.diff(cut(tmp), linear(), X), ValueError, "is cut, or no file of safetensors"),
+    "a checkpoint": (
+        lambda tmp: dtypeguard.diff(linear(), checkpoint(tmp), X), ValueError,
+        "diff: b, .*weights.pt, is a checkpoint of torch.save, and no capture: write one",
+    ),
+    "a cut file": (lambda tmp: dtypeguard.diff(cut(tmp), linear(), X), ValueError, "is cut, or no capture"),
     "a newer file": (lambda tmp: dtypeguard.diff(newer(tmp), linear(), X), ValueError, "is of format 99"),
     "a damaged file": (lambda tmp: dtypeguard.diff(damaged(tmp), linear(), X), ValueError, "is damaged: its values"),
     "a batch of another shape": (
@@ -521,6 +525,11 @@ def captured(tmp: Any) -> Any:
     torch.manual_seed(0)
     dtypeguard.capture(linear(), X, tmp / "a.safetensors")
     return tmp / "a.safetensors"
+
+
+def checkpoint(tmp: Any) -> Any:
+    torch.save(linear().state_dict(), tmp / "weights.pt")
+    return tmp / "weights.pt"
 
 
 def foreign(tmp: Any) -> Any:

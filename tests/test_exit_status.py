@@ -1,5 +1,6 @@
 """Every exit status but 0 has its reason: in the last line that is printed, or in the line of the error for 2."""
 
+import json
 import os
 import re
 import subprocess
@@ -62,7 +63,7 @@ CASES = [
     ("compare made:model --batch made:batch --dtype bfloat16 --keep 1e-3 --max-error 1e-9", 1,
      r"output error \S+e-06 % with what is kept in float32 is above --max-error 1e-07 %"),
     ("compare made:model --batch made:batch --dtype bfloat16 --max-error -1", 2, "--max-error -1: no error is less "),
-    ("compare made:model --batch made:batch --dtype int8", 2, "compare: --dtype int8 is no dtype to compare: use "),
+    ("compare made:model --batch made:batch --dtype int8", 2, "--dtype int8 is no dtype to compare: use "),
     ("compare made:model --batch made:batch --format nvfp4 --keep 1 --recipe nope x.json", 2,
      "--recipe nope: the tool must be one of torchao, "),
     ("compare made:model --batch made:batch --dtype bfloat16 --keep 5", 2,
@@ -72,14 +73,19 @@ CASES = [
     ("compare made:model --batch made:batch --dtype bfloat16 --keep 1e-15", 1,
      r"--keep 1e-15 cannot be reached: the whole model in float32 has an error of \S+ % against float64"),
     ("compare made:net --batch made:wide --format mxfp8 --bits 8", 2,
-     "--bits 8: the cheapest choice has 20.4 bits, as 1, 2 stay in float32"),
+     "--bits 8: the cheapest choice has 20.4 bits, as no format takes 1 (30 outputs, not divisible by 16), "),
+    ("compare made:net --batch made:wide --format mxfp8 --bits 8 --keep 1%", 2,
+     "argument --keep: not allowed with argument --bits"),
+    ("compare made:net --batch made:wide --format int3", 2, "--format int3 is unknown (did you mean 'int8'?)"),
+    ("diff made:model app.py --batch made:batch", 2, "app.py is cut, or no capture: write one with"),
+    ("diff made:model made:refuses --batch made:batch", 2, "the outputs have nothing in common"),
     ("compare made:model --dtype float16,bfloat16", 2,
      "--dtype float16,bfloat16: compare takes one dtype, so run it for each"),
     ("compare made:model --batch made:batch --region float16,bfloat16", 2,
      "--region float16,bfloat16: compare takes one dtype, so run it for each"),
     ("compare made:model --batch made:batch --dytpe bfloat16", 2,
      "unrecognized arguments: --dytpe (did you mean '--dtype'?)"),
-    ("compare made:refuses --batch made:batch --dtype bfloat16", 2, "compare: Refuses does not run in bfloat16"),
+    ("compare made:refuses --batch made:batch --dtype bfloat16", 2, "Refuses does not run in bfloat16"),
     ("compare made:model --dtype bfloat16", 2, f"{MISSING}, or have made:model return (model, batch)"),
     ("dryrun made:refuses --batch made:batch --require float32", 0, None),
     ("dryrun made:refuses --batch made:batch --require float32,bfloat16", 1,
@@ -100,7 +106,7 @@ CASES = [
     ("diff made:model made:model --bacth made:batch", 2,
      "unrecognized arguments: --bacth made:batch (did you mean '--batch'?)"),
     ("diff made:model made:other --batch made:batch", 1, "another function"),
-    ("describe made:model --batch made:pair", 2, "describe: Linear.forward(input: torch.Tensor) -> torch.Tensor does "
+    ("describe made:model --batch made:pair", 2, "Linear.forward(input: torch.Tensor) -> torch.Tensor does "
      "not take this batch: too many positional arguments"),
     ("diff made:model --batch made:batch", 2, "diff compares two programs: name two, or one and --against PATH"),
     ("diff made:model --batch made:batch --against gone.st", 2, "cannot read gone.st: no such file or directory"),
@@ -140,8 +146,8 @@ CASES = [
     ("diff made:stopped made:model --batch made:batch", 130, None),
     ("manifest made:stopped", 130, None),
     ("audit gone.py", 2, "there is no script gone.py"),
-    ("rules DG3090", 2, "there is no rule 'DG3090': did you mean DG309?"),
-    ("rules thrown-away-cast", 2, "there is no rule 'thrown-away-cast': did you mean discarded-cast?"),
+    ("rules DG3090", 2, "there is no rule 'DG3090' (did you mean 'DG309'?)"),
+    ("rules thrown-away-cast", 2, "there is no rule 'thrown-away-cast' (did you mean 'discarded-cast'?)"),
     ("completion tcsh", 2, "argument shell: invalid choice: 'tcsh' (choose from "),
     ("", 2, "the following arguments are required: command"),
 ]  # fmt: skip
@@ -175,15 +181,15 @@ RAISING = [
       for net, error in (("value", "ValueError"), ("kind", "TypeError"), ("run", "RuntimeError"), ("key", "KeyError"))
       for command, why in (
           ("compare --dtype bfloat16",
-           "(compare: Broken does not run on the batch as it is, before any conversion: )?"),
+           "(Broken does not run on the batch as it is, before any conversion: )?"),
           ("describe", ""), ("dryrun", ""), ("manifest", ""),
-          ("diff made:model", "diff: b, this Broken, does not run on the batch: "),
+          ("diff made:model", r"raises:\w+ does not run on the batch: "),
       )),
     ("compare made:model --batch made:batch --dtype bfloat16 --loss raises:loss",
-     "compare: the loss does not take what Linear returns for the batch: ValueError: of mine"),
+     "the loss does not take what Linear returns for the batch: ValueError: of mine"),
     ("compare made:net --batch made:wide --format mxfp8 --loss raises:loss", "ValueError: of mine"),
     ("diff made:model made:model --batch made:batch --loss raises:loss",
-     "diff: the loss does not take what a, this Linear, returns: ValueError: of mine"),
+     "the loss does not take what made:model returns: ValueError: of mine"),
     ("describe broken:net", "broken raised NameError: name 'undefined' is not defined"),
     ("compare broken:net --dtype bfloat16", "broken raised NameError: name 'undefined' is not defined"),
 ]  # fmt: skip
@@ -223,6 +229,35 @@ def test_the_last_line_says_why(folder, capsys, line, status, why):
     else:
         assert "exit status" not in out + err
         assert why is None or out.splitlines()[-1] == why
+
+
+COMPARED = "made:model --batch made:batch --dtype bfloat16"
+SHOWN = {
+    "describe": ("made:half", "made:half --batch made:batch"),
+    "compare": (f"{COMPARED} --max-error 1", f"{COMPARED} --max-error 1e-9"),
+    "dryrun": ("made:model --batch made:batch", "made:refuses --batch made:batch --require bfloat16"),
+    "diff": ("made:model made:model --batch made:batch", "made:model made:other --batch made:batch"),
+    "manifest": ("--check dtypes.lock made:model", "--check dtypes.lock made:half"),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_where_a_result_goes_is_said_alike_in_all_commands(folder, capsys, name):
+    assert main(["manifest", "made:model", "-o", "dtypes.lock"]) == 0
+    passes, fails = (f"{name} {line}".split() for line in SHOWN[name])
+
+    def printed(*words):
+        status = main([*words])
+        return status, capsys.readouterr().out
+
+    status, text = printed(*passes)
+    assert (status, bool(text)) == (0, True)
+    assert printed(*passes, "-q") == (0, "")
+    assert printed(*passes, "-o", "result.txt") == (0, "")
+    assert (folder / "result.txt").read_text().splitlines() == text.splitlines()
+    assert json.loads(printed(*passes, "--json", "-")[1])["tool"] == "dtypeguard"
+    status, text = printed(*fails, "-q")
+    assert (status, len(text.splitlines()) > 1) == (1, True)
 
 
 @pytest.mark.parametrize(("line", "why"), RAISING)

@@ -335,12 +335,12 @@ def test_the_report_comes_before_the_search_and_what_was_not_tried_in_time_is_to
 
 def test_sarif_carries_fixes_and_github_suggestions(tmp_path):
     (tmp_path / "program.py").write_text(DISCARDED)
-    sarif = json.loads(audit(tmp_path, "--diff", "--no-prove", "--format", "sarif", "program.py").stdout)
+    sarif = json.loads(audit(tmp_path, "--diff", "--no-prove", "--output-format", "sarif", "program.py").stdout)
     ((fix,),) = [result["fixes"] for result in sarif["runs"][0]["results"]]
     (change,) = fix["artifactChanges"]
     region = {"startLine": 4, "startColumn": 1, "endLine": 5, "endColumn": 1}
     assert change["replacements"] == [{"deletedRegion": region, "insertedContent": {"text": "x = x.half()\n"}}]
-    shown = audit(tmp_path, "--diff", "--no-prove", "--format", "github", "program.py").stdout
+    shown = audit(tmp_path, "--diff", "--no-prove", "--output-format", "github", "program.py").stdout
     assert "%0A```suggestion%0Ax = x.half()%0A```" in shown
 
 

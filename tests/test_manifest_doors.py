@@ -336,10 +336,11 @@ def test_a_file_that_is_not_there_is_told_in_one_way(said):
         (["models:net", "models:half"], "name one, or check several with --check"),
         (["--check", "nothing.lock", "models:net"], "cannot read nothing.lock: no such file or directory"),
         (["--check", "models.py", "models:net"], "models.py is no manifest"),
-        (["--check", "models.py", "-o", "a.lock", "models:net"], "--check writes none"),
+        (["--check", "models.py", "-o", "models.py", "models:net"], "cannot write models.py: --check reads it"),
+        (["--check", "models.py", "--shapes", "models:net"], "--check writes none"),
         (["models:nothing"], "models has no 'nothing'"),
         (["models:batch"], "models:batch returned a Tensor: return an nn.Module or a state_dict, or (model, batch)"),
-        (["nothing.pt"], "cannot read nothing.pt: no such file or directory"),
+        (["nothing.pt"], "there is no file nothing.pt; what makes a model is named package.module:function"),
         (["models.py"], "models.py is no checkpoint"),
     ],
 )

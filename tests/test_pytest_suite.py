@@ -65,7 +65,7 @@ def run(pytester):
 
 
 def test_a_line_is_told_once_with_its_tests(run):
-    result = run("--dtypeguard-audit", "--dtypeguard-audit-only=src", "tests")
+    result = run("--dtypeguard-audit", "--dtypeguard-audit-source=src", "tests")
     result.assert_outcomes(failed=5, passed=4, skipped=1)
     result.stdout.fnmatch_lines(
         [
@@ -82,7 +82,7 @@ def test_a_line_is_told_once_with_its_tests(run):
 
 
 def test_workers_make_one_summary(run):
-    result = run("--dtypeguard-audit", "--dtypeguard-audit-only=src", "-n2", "tests")
+    result = run("--dtypeguard-audit", "--dtypeguard-audit-source=src", "-n2", "tests")
     result.assert_outcomes(failed=5, passed=4, skipped=1)
     result.stdout.fnmatch_lines(
         ["*= dtypeguard audit: 5 of 9 tests, 2 lines =*", " --> src/program.py:6 in scaled, 3 times, in 3 tests"]
@@ -106,7 +106,7 @@ def test_a_worker_that_dies_is_named_and_the_rest_is_told(run, pytester):
         ([], 1),  # by itself
         (["--dtypeguard-audit"], 6),
         (["--dtypeguard-audit=values", "--dtypeguard-audit-omit=tests/**,*/test_pytest_suite.py"], 5),
-        (["--dtypeguard-audit=range", "--dtypeguard-audit-only=src"], 5),
+        (["--dtypeguard-audit=range", "--dtypeguard-audit-source=src"], 5),
         (["--dtypeguard-audit", "--dtypeguard-audit-fail-on=info"], 7),  # the refusal that a test expects
         (["--dtypeguard-audit", "--dtypeguard-audit-fail-on=error"], 1),
         (["--dtypeguard-audit", "--dtypeguard-audit-fail-on=never"], 1),
@@ -154,10 +154,10 @@ def test_files(run, pytester):
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (["--dtypeguard-audit", "--dtypeguard-audit-only=srcc"], "source='srcc' is neither a folder or file below*"),
+        (["--dtypeguard-audit", "--dtypeguard-audit-source=srcc"], "source='srcc' is neither a folder or file below*"),
         (["--dtypeguard-audit", "--dtypeguard-audit-report=a.xml"], "*a.xml: the name must end with one of .html, *"),
         (["--dtypeguard-audit", "--dtypeguard-audit-report=no/a.html"], "*cannot write no/a.html: there is no folder*"),
-        (["--dtypeguard-audit-only=src"], "--dtypeguard-audit-only goes with --dtypeguard-audit"),
+        (["--dtypeguard-audit-source=src"], "--dtypeguard-audit-source goes with --dtypeguard-audit"),
         (
             ["--dtypeguard-audit=all"],
             "*argument --dtypeguard-audit: invalid choice: 'all' (choose from 'values', 'range', or none)*",

@@ -1,6 +1,7 @@
 """What the tools give, and what they take, is alike: one envelope, one page, one vocabulary."""
 
 import dataclasses
+import errno
 import json
 import re
 import warnings
@@ -12,7 +13,7 @@ from html_page import Page
 from torch import nn
 
 import dtypeguard
-from dtypeguard import DtypeGuardWarning, amp, audit, compare, describe, dryrun, guard
+from dtypeguard import DtypeGuardWarning, amp, audit, capture, compare, describe, dryrun, guard, manifest
 from dtypeguard.testing import check_module
 
 BF16 = torch.bfloat16
@@ -90,6 +91,25 @@ def test_a_folder_in_the_place_of_a_file_is_named(method, name, tmp_path):
     with pytest.raises(TypeError) as caught:
         getattr(compared(), method)(3)
     assert str(caught.value) == f"path must be the name of a file, {name!r} for example, not int"
+
+
+SAVED = {
+    "html": lambda path: compared().to_html(path),
+    "json": lambda path: compared().to_json(path),
+    "svg": lambda path: compared().to_svg(path),
+    "manifest": lambda path: manifest(MODEL).save(path),
+    "baseline": lambda path: audit(lambda: X.double() + X).save_baseline(path),
+    "capture": lambda path: capture(MODEL, X, path),
+}
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_a_path_that_cannot_be_written_is_named_with_the_reason(name, tmp_path):
+    path = tmp_path / "gone" / "file"
+    with pytest.raises(FileNotFoundError) as caught:
+        SAVED[name](path)
+    assert str(caught.value) == f"cannot write path={str(path)!r}: there is no folder {tmp_path}/gone"
+    assert caught.value.errno == errno.ENOENT
 
 
 PARTS = {

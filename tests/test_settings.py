@@ -62,7 +62,7 @@ TABLES = [
     ("audit.every = 100", "audit app.py", "every", 100),
     ("audit.every = '2^k'", "audit app.py", "every", "2^k"),
     ("audit.prove-limit = 2.5", "audit app.py", "prove_limit", 2.5),
-    ("audit.format = 'sarif'", "audit app.py", "format", "sarif"),
+    ("audit.output-format = 'sarif'", "audit app.py", "output_format", "sarif"),
     ("compare.max-error = 1", "compare m:m --dtype bfloat16", "max_error", 1.0),
     ("compare.batch = 'm:b'", "compare m:m --dtype bfloat16", "batch", "m:b"),
     ("compare.format = ['nvfp4', 'mxfp8']", "compare m:m", "format", ["nvfp4", "mxfp8"]),
@@ -147,6 +147,7 @@ WRONG = [
     ),
     (TOP, "select = ['DG99']", "select='DG99' is no rule (did you mean 'DG9"),
     (TOP, "source = 3", "source=3 is not a list of strings, as in ['src/']"),
+    (TOP, "omit = ['']", "omit='' names nothing"),
     (AUDIT, "steps = 0", "steps: 0 is no number of steps"),
     (AUDIT, "steps = '3'", "steps: '3' is a string: write 3, without quotes"),
     (AUDIT, "every = '100'", "every: '100' is a string: write 100, without quotes"),
@@ -299,4 +300,28 @@ def test_an_error_says_which_option_is_of_the_file(project, capsys):
     project("[tool.dtypeguard.compare]\nbits = 4\n").with_name("made.py").write_text(MODEL)
     with pytest.raises(SystemExit):
         main(["compare", "made:make", "--batch", "made:batch", "--dtype", "bfloat16"])
-    assert reason(capsys.readouterr().err) == "--bits goes with --format; pyproject.toml sets bits"
+    assert (
+        reason(capsys.readouterr().err)
+        == "--bits goes with --format; pyproject.toml sets bits in [tool.dtypeguard.compare]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "line", "option"),
+    [
+        ("audit.html = 'no/report.html'", "audit app.py", "html in [tool.dtypeguard.audit]"),
+        ("audit.baseline = 'gone.json'", "audit app.py", "baseline in [tool.dtypeguard.audit]"),
+        ("compare.batch = 'gone:batch'", "compare made:make --dtype bfloat16", "batch in [tool.dtypeguard.compare]"),
+        ("compare.dtype = 'int9'", "compare made:make --batch made:batch", "dtype in [tool.dtypeguard.compare]"),
+        ("compare.dtype = 'int9'", "compare made:make --batch made:batch --dtype int8", None),
+        ("manifest.check = 'gone.lock'", "manifest made:make", "check in [tool.dtypeguard.manifest]"),
+    ],
+)
+def test_an_error_about_a_value_of_the_file_says_so(project, capsys, table, line, option):
+    folder = project(f"[tool.dtypeguard]\n{table}\n").parent
+    (folder / "made.py").write_text(MODEL)
+    (folder / "app.py").write_text("")
+    with pytest.raises(SystemExit):
+        main(line.split())
+    _, _, told = reason(capsys.readouterr().err).rpartition("; pyproject.toml sets ")
+    assert told == option if option else "pyproject" not in told

@@ -76,7 +76,7 @@ def test_the_number_that_is_zero_and_the_tensor_that_rounds_are_named():
         (zeros / (zeros.norm() + 1e-8)).tolist()
         torch.tensor(16777217.0).long().item()
     assert [finding.fix for finding in report.findings] == [
-        "1e-08 is 0 in float16: an eps that float16 has, 1e-4 and up, or compute it in float32",
+        "1e-08 is 0 in float16: use an eps that float16 has, 1e-4 and up, or compute it in float32",
         "give `dtype=torch.float64` to `torch.tensor(16777217.0)`, which rounds to float32; whole numbers "
         "stay integers",
     ]

@@ -20,79 +20,9 @@ import dtypeguard
 from ._core.base import pyproject
 from ._core.base.pages import FAMILIES, entries
 from ._core.base.usage import INTERRUPTED, UNREAD, Failed, Raised, Usage
+from ._tools.epilogs import EPILOGS
 from ._tools.settings import PATH, commands_of, load, said_of, settle, share, take_back, typed
 
-_EXAMPLES = """\
-examples:
-  python -m dtypeguard audit train.py --lr 1e-3
-  python -m dtypeguard audit --ignore DG3 --html report.html -m mypackage.train
-  python -m dtypeguard audit --write-baseline known.json train.py   # accept all findings
-  python -m dtypeguard audit --baseline known.json train.py         # fail on new findings
-  python -m dtypeguard audit --diff train.py                        # show edits, proven by running it again
-  python -m dtypeguard audit --fix train.py                         # write those that are safe
-  python -m dtypeguard compare mypackage.models:make_model --batch mypackage.data:make_batch --dtype bfloat16
-  python -m dtypeguard rules DG309
-  python -m dtypeguard dryrun mypackage.net:Net --batch mypackage.net:make_batch --require bfloat16
-  python -m dtypeguard manifest mypackage.models:make_model -o dtypes.lock
-  python -m dtypeguard manifest --check dtypes.lock mypackage.models:make_model model.safetensors
-  python -m dtypeguard diff mypackage.old:make_model mypackage.new:make_model --batch mypackage.data:make_batch
-  python -m dtypeguard describe mypackage.models:make_model --batch mypackage.data:make_batch
-
-Options of a command may stand in pyproject.toml, in a table for each: [tool.dtypeguard.audit] fail-on = "error".
-The command line counts before it; --no-NAME takes back what it says of an option.
-"""
-_STATUS = """\
-exit status: the program's own if that is not 0; else 1 if a finding fails, 2 for wrong usage. [tool.dtypeguard] in
-pyproject.toml (select, ignore, severity, per-file-ignores) also chooses rules, and [tool.dtypeguard.audit] sets these
-options. A comment turns a rule off for a line: # dtypeguard: ignore[DG102]
-"""
-_COMPARED = """\
-examples:
-  python -m dtypeguard compare mypackage.models:make_model --batch mypackage.data:make_batch --dtype bfloat16
-  python -m dtypeguard compare mypackage.models:make_model --batch mypackage.data:make_batch --format nvfp4 --keep 0.01
-
-exit status: 1 if the error is larger than --max-error, 2 for wrong usage and for what cannot be compared.
-"""
-_MANIFEST = """\
-examples:
-  python -m dtypeguard manifest mypackage.models:make_model -o dtypes.lock
-  python -m dtypeguard manifest --check dtypes.lock mypackage.models:make_model model.safetensors checkpoint/
-
-A checkpoint is a file of safetensors, torch.save or GGUF, an index of shards, or a folder with these or with what
-torch.distributed.checkpoint wrote. Only headers are read, and no code in a file is run.
-
-exit status: 1 if something differs, 2 for wrong usage and for files that cannot be read.
-"""
-_PARTED = """\
-examples:
-  python -m dtypeguard diff package.old:make package.new:make --batch package.data:make_batch
-  python -m dtypeguard diff package.old:make --batch package.data:make_batch --capture old.safetensors
-  python -m dtypeguard diff package.new:make --batch package.data:make_batch --against old.safetensors
-
-exit status: 1 if one of the two is another function, 2 for wrong usage and for what cannot be compared.
-"""
-_DESCRIBED = """\
-examples:
-  python -m dtypeguard describe mypackage.models:make_model
-  python -m dtypeguard describe mypackage.models:make_model --batch mypackage.data:make_batch
-
-exit status: 1 if a batch violates the contract, 2 for wrong usage.
-"""
-_RUN = """\
-examples:
-  python -m dtypeguard dryrun mypackage.models:make_model --batch mypackage.data:make_batch
-  python -m dtypeguard dryrun mypackage.net:Net --dtype float32,bfloat16 --region none --require bfloat16
-
-exit status: 1 if the model does not run in a dtype that --require names, 2 for wrong usage.
-"""
-_COMPLETED = """\
-examples:
-  dtypeguard completion bash > ~/.local/share/bash-completion/completions/dtypeguard
-  dtypeguard completion zsh > ~/.zfunc/_dtypeguard            # a folder in $fpath
-  dtypeguard completion fish > ~/.config/fish/completions/dtypeguard.fish
-
-It completes the command dtypeguard, and needs shtab: pip install 'dtypeguard[completion]'.
-"""
 _MAKER = "package.module:make_model"
 _MODEL = "a function that returns the model, or (model, batch)"
 _SEVERITIES = pyproject.LEGAL["severity"]
@@ -144,9 +74,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown or options.parser.wrong:
         options.parser.error(options.parser.unrecognized(unknown))
     settle(options)
+    if options.run is _audit:
+        return _run(options)
+    options.out = sys.stdout
+    alone = getattr(options, "json", None) == "-"  # standard output is for JSON then, and nothing else
+    with _warned(options), contextlib.redirect_stdout(sys.stderr) if alone else contextlib.nullcontext():
+        return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Run a command, and say why it ends with another status than 0."""
     try:
-        with _warned(options) if options.run is not _audit else contextlib.nullcontext():
-            status: int = options.run(options)
+        status: int = options.run(options)
         sys.stdout.flush()
     except Usage as error:
         text = typed(options, str(error))
@@ -163,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except Exception as error:
         if not isinstance(error, OSError) or error.errno not in _ENDED or error.filename is not None:
-            return _tell(error)
+            return _tell(options, error)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if error.errno == errno.EPIPE:  # `| head` has seen enough
             return UNREAD
@@ -172,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _tell(error: Exception) -> int:
+def _tell(options: argparse.Namespace, error: Exception) -> int:
     """Show what the user's own code raised, as Python would; a fault of ours with our frames."""
     from ._core.base.frames import runs_user_code, shortly
     from ._tools.audit.command import show
@@ -183,7 +122,7 @@ def _tell(error: Exception) -> int:
         sys.excepthook(type(error), error, error.__traceback__)
     else:
         show(own)
-    print(f"exit status 1: {error if isinstance(error, Raised) else shortly(error)}", flush=True)
+    print(f"exit status 1: {typed(options, str(error)) if isinstance(error, Raised) else shortly(error)}", flush=True)
     return 1
 
 
@@ -211,7 +150,7 @@ def parser(name: str = "dtypeguard") -> _Parser:
     top = _Parser(
         name,
         description="find dtype mistakes in PyTorch programs",
-        epilog=_EXAMPLES,
+        epilog=EPILOGS[""],
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -223,6 +162,7 @@ def parser(name: str = "dtypeguard") -> _Parser:
             name,
             help=says,
             description=says,
+            epilog=EPILOGS[name],
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
             **more,
@@ -232,24 +172,26 @@ def parser(name: str = "dtypeguard") -> _Parser:
 
     ways = f"{name} audit [options] script.py [argument ...]\n       {name} audit [options] -m module [argument ...]"
     says = "run a script or a module, and print its dtype mistakes"
-    _audit_options(command("audit", _audit, says, usage=ways, epilog=_STATUS))
+    _audit_options(command("audit", _audit, says, usage=ways))
     says = "measure what a lower precision costs a model, and which layers pay"
-    _compare_options(command("compare", _compare, says, epilog=_COMPARED))
+    _compare_options(command("compare", _compare, says))
     says = "say what a guard holds a model to, and whether a batch fulfils it"
-    _describe_options(command("describe", _describe, says, epilog=_DESCRIBED))
+    _describe_options(command("describe", _describe, says))
     says = "tell in which dtypes a model runs, and what comes out"
-    _dryrun_options(command("dryrun", _dryrun, says, epilog=_RUN))
+    _dryrun_options(command("dryrun", _dryrun, says))
     says = "find where two programs part that should compute the same, and whether it is rounding"
-    _diff_options(command("diff", _diff, says, epilog=_PARTED))
+    _diff_options(command("diff", _diff, says))
     says = "write down the dtype of every tensor that a model or a checkpoint holds, or check it"
-    _manifest_options(command("manifest", _manifest, says, epilog=_MANIFEST))
+    _manifest_options(command("manifest", _manifest, says))
     rules = command("rules", _rules, "list the rules and the errors of contracts, or explain some")
     rules.add_argument(
         "rules", nargs="*", metavar="rule", help="an id, a name or a family: DG309, unscale-twice, DG3, DG001"
     )
-    command("doctor", _doctor, "print the environment; status 1 if something is wrong with it")
+    command("doctor", _doctor, "print the environment, and what is wrong with it")
     says = "print a script that completes commands and options in a shell"
-    command("completion", _completion, says, epilog=_COMPLETED).add_argument("shell", choices=("bash", "zsh", "fish"))
+    command("completion", _completion, says).add_argument(
+        "shell", choices=("bash", "zsh", "fish"), help="the shell that is to complete them"
+    )
     for made in commands.choices.values():
         take_back(made)
     return top
@@ -288,16 +230,10 @@ def _audit_options(audit: argparse.ArgumentParser) -> None:
     says = "the lowest severity that is printed (default: info)"
     add("--severity", choices=_SEVERITIES, default="info", help=says)
     says = "of what is printed: text, annotations of GitHub, a SARIF log, or JSON (default: text)"
-    add("--format", choices=("text", "github", "sarif", "json"), default="text", help=says)
-    add("-o", "--output", metavar="PATH", help="print into this file; - is standard output (default)")
+    add("--output-format", choices=("text", "github", "sarif", "json"), default="text", help=says)
+    _prints(audit, "no casts; and nothing at all if the exit status is 0")
     add("--no-casts", dest="casts", action="store_false", help="leave out the table of casts")
-    add(
-        "-q",
-        "--quiet",
-        action="store_true",
-        help="no casts; and nothing at all if the exit status is 0",
-    )
-    add("--json", metavar="PATH", help="write the report as JSON too; for -, the same as --format json")
+    add("--json", metavar="PATH", help="write the report as JSON too; for -, the same as --output-format json")
     add("--html", metavar="PATH", help="write the report as an HTML page")
     add("--diff", action="store_true", help="show edits that remove findings, each proven by running the program again")
     add("--fix", action="store_true", help="write the edits that are safe")
@@ -325,8 +261,10 @@ def _compare_options(parser: argparse.ArgumentParser) -> None:
     says = "a format of operands, as nvfp4 or mxfp8; with commas several, of which each layer gets one"
     low.add_argument("--format", type=_list, metavar="FORMATS", help=says)
     says = "find what must stay in float32 for this error, as 0.01 or 1%%; with --format, the format of each layer"
-    add("--keep", type=share, metavar="ERROR", help=says)
-    add("--bits", type=float, help="with --format: find the best formats with so many bits a weight on average")
+    kept = parser.add_mutually_exclusive_group()
+    kept.add_argument("--keep", type=share, metavar="ERROR", help=says)
+    says = "with --format: find the best formats with so many bits a weight on average"
+    kept.add_argument("--bits", type=float, help=says)
     add("--attention", action="store_true", help="with --format: round the products of attention too")
     _takes_loss(parser, "compare the loss; with --format, its gradients too")
     says = "with --format, and --keep or --bits: write what was found for torchao, transformers, ... as JSON"
@@ -351,7 +289,7 @@ def _dryrun_options(dry: argparse.ArgumentParser) -> None:
     add = dry.add_argument
     add("model", metavar=_MAKER, help=_MODEL)
     _takes_batch(dry, "without one, values are drawn from annotations")
-    says = "the dtypes of parameters and inputs, with commas"
+    says = "the dtypes of parameters and inputs, with commas (default: float32,float64,float16,bfloat16)"
     add("--dtype", type=_list, metavar="DTYPES", help=says)
     regions = "none,float16,bfloat16"
     says = f"the dtypes of autocast regions, with commas; none for no region (default: {regions})"
@@ -382,12 +320,11 @@ def _manifest_options(parser: argparse.ArgumentParser) -> None:
         metavar=f"{_MAKER}|checkpoint",
         help=f"{_MODEL}; or the path of a checkpoint",
     )
-    add("-o", "--output", metavar="PATH", help="write the manifest to this file; one that is there keeps its comments")
     add("--check", metavar="PATH", help="check each model and checkpoint against this file")
     _takes_batch(parser, "hold the dtypes in which modules compute too")
     add("--shapes", action="store_true", help="hold shapes too")
     add("--devices", action="store_true", help="hold devices too")
-    _writes(parser, "what is printed")
+    _writes(parser, "the manifest, or what differs from it,", "; a manifest that is there keeps its comments")
 
 
 # What several commands have in the same words.
@@ -403,8 +340,16 @@ def _takes_loss(parser: argparse.ArgumentParser, more: str) -> None:
     parser.add_argument("--loss", metavar="package.module:loss", help=says)
 
 
-def _writes(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument("--json", metavar="PATH", help=f"write {what} as JSON")
+def _prints(parser: argparse.ArgumentParser, quiet: str, more: str = "") -> None:
+    says = f"print into this file; - is standard output (default){more}"
+    parser.add_argument("-o", "--output", metavar="PATH", help=says)
+    parser.add_argument("-q", "--quiet", action="store_true", help=quiet)
+
+
+def _writes(parser: argparse.ArgumentParser, what: str, more: str = "") -> None:
+    _prints(parser, "print nothing if the exit status is 0", more)
+    says = f"write {what} as JSON; for -, print JSON in place of the text"
+    parser.add_argument("--json", metavar="PATH", help=says)
     parser.add_argument("--html", metavar="PATH", help=f"write {what} as an HTML page")
 
 
@@ -449,6 +394,8 @@ def _seconds(text: str) -> float:
 
 
 def _list(text: str) -> list[str]:
+    if not text.strip(", "):
+        raise argparse.ArgumentTypeError(f"{text!r} names nothing")
     return [part.strip() for part in text.split(",") if part.strip()]
 
 

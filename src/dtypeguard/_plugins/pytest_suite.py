@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dtypeguard._show.report.merged import Merged
     from dtypeguard.results import AuditReport
 
-_AUDIT, _ONLY, _OMIT = "--dtypeguard-audit", "--dtypeguard-audit-only", "--dtypeguard-audit-omit"
+_AUDIT, _SOURCE, _OMIT = "--dtypeguard-audit", "--dtypeguard-audit-source", "--dtypeguard-audit-omit"
 _REPORT, _FAIL = "--dtypeguard-audit-report", "--dtypeguard-audit-fail-on"
 _FORMS = {_AUDIT: "operations", f"{_AUDIT}=values": "values", f"{_AUDIT}=range": "range"}
 _VALUES = {"operations": None, "values": True, "range": "range"}
@@ -110,7 +110,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "report lines of these folders and packages only, with commas; what other code does, at the line that led "
         "there (elsewhere this is `source`)"
     )
-    add(_ONLY, metavar="PATHS", action="append", help=says)
+    add(_SOURCE, metavar="PATHS", action="append", help=says)
     add(_OMIT, metavar="GLOBS", action="append", help="do not report lines of these files, with commas")
     says = f"the lowest severity that fails a test: {', '.join(_SEVERITIES)} (default: warning)"
     add(_FAIL, type=one_of(_SEVERITIES), metavar="SEVERITY", default="warning", help=says)
@@ -121,14 +121,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     asked = config.getoption("dtypeguard_audit")
     if asked is None:
-        for option in (_ONLY, _OMIT, _REPORT):
+        for option in (_SOURCE, _OMIT, _REPORT):
             if config.getoption(option):
                 raise pytest.UsageError(f"{option} goes with {_AUDIT}")
         return
     from dtypeguard._engine.watch.selection import Selection
     from dtypeguard._show.report.merged import Merged
 
-    options = {"values": _VALUES[asked], "source": _split(config, _ONLY), "omit": _split(config, _OMIT)}
+    options = {"values": _VALUES[asked], "source": _split(config, _SOURCE), "omit": _split(config, _OMIT)}
     options = {name: value for name, value in options.items() if value}
     try:
         Selection.read(source=options.get("source"), omit=options.get("omit"))
@@ -214,7 +214,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         try:
             _write(report, path)
         except OSError as error:
-            terminalreporter.write_line(f"cannot write {path}: {error}", red=True)
+            terminalreporter.write_line(str(error), red=True)
         else:
             terminalreporter.write_line(f"written: {os.path.relpath(path, config.invocation_params.dir)}")
 

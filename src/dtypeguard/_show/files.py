@@ -36,8 +36,17 @@ def write(path: str | os.PathLike[str], content: str | bytes, example: str = "re
     if file.is_dir():
         inside = os.path.join(path, example)
         raise IsADirectoryError(f"path={os.fspath(path)!r} is a folder: name a file in it, {inside!r} for example")
+    try:
+        _replace(file, data)
+    except OSError as error:
+        refused = type(error)(f"cannot write path={os.fspath(path)!r}: {_reason(file, error)}")
+        refused.errno = error.errno
+        raise refused from None
+
+
+def _replace(file: Path, data: bytes) -> None:
     if not file.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(file.parent))
+        raise FileNotFoundError(errno.ENOENT, "no such folder")
     if not _replaceable(file):
         file.write_bytes(data)
         return
@@ -60,13 +69,12 @@ def writable(path: str) -> str:
         ValueError: says why it cannot.
     """
     file = os.path.abspath(path)
-    folder = os.path.dirname(file)
     if os.path.isdir(file):
         raise ValueError(f"cannot write {path}: it is a folder")
-    if not os.path.isdir(folder):
-        raise ValueError(f"cannot write {path}: there is no folder {folder}")
     real = Path(os.path.realpath(file))
     try:
+        if not real.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "no such folder")
         if _replaceable(real):
             _draft(real).touch()
             _draft(real).unlink()
@@ -75,8 +83,15 @@ def writable(path: str) -> str:
         elif not real.exists() or not os.access(real, os.W_OK):
             raise PermissionError(0, "Permission denied")
     except OSError as error:
-        raise ValueError(f"cannot write {path}: {str(error.strerror).lower()}") from error
+        raise ValueError(f"cannot write {path}: {_reason(Path(file), error)}") from error
     return file
+
+
+def _reason(file: Path, error: OSError) -> str:
+    """Why a file cannot be written."""
+    if not file.parent.is_dir():
+        return f"there is no folder {file.parent}"
+    return (error.strerror or "failed").lower()
 
 
 def _draft(file: Path) -> Path:

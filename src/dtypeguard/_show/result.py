@@ -70,7 +70,7 @@ class Result(abc.ABC):
         """The result as JSON, which is written to a file too if a path is given.
 
         Args:
-            path: of the file.
+            path: the path of the file.
 
         Returns:
             The text.
@@ -86,7 +86,7 @@ class Result(abc.ABC):
         """The result as a self-contained HTML page, which is written to a file too if a path is given.
 
         Args:
-            path: of the file.
+            path: the path of the file.
 
         Returns:
             The text.

@@ -149,18 +149,36 @@ def settle(options: Namespace) -> None:
 
 
 def said_of(options: Namespace, text: str) -> str:
-    """Which of the options that a text names stand in pyproject.toml, to add to the text."""
-    named = [key for key, one in keys(options.parser).items() if one.dest in options.told and f"--{key} " in f"{text} "]
-    return f"; {pyproject.NAME} sets {', '.join(named)}" if named else ""
+    """Which of the options that a text names, or whose value it names, stand in pyproject.toml, to add to the text."""
+    told = {key: one for key, one in keys(options.parser).items() if _is_told(options, one.dest)}
+    table = f"[tool.dtypeguard.{options.parser.prog.rpartition(' ')[2]}]"
+    named = [key for key, one in told.items() if f"--{key} " in f"{text} " or _names(text, getattr(options, one.dest))]
+    return f"; {pyproject.NAME} sets {', '.join(named)} in {table}" if named else ""
+
+
+def _is_told(options: Namespace, dest: str) -> bool:
+    """Whether an option has the value that pyproject.toml gives it; a path may be absolute by now."""
+    value, told = getattr(options, dest), options.parser.get_default(dest)
+    same = value == told or (isinstance(told, str) and value == os.path.abspath(told))
+    return dest in options.told and same
+
+
+def _names(text: str, value: Any) -> bool:
+    """Whether a text has a value in it: a path, a word, or the module of `module:function`."""
+    words = value if isinstance(value, list) else [value]
+    parts = (word.partition(":")[0] for word in words if isinstance(word, str))
+    return any(re.search(rf"(?<!\w){re.escape(part)}(?!\w)", text) for part in parts if part)
 
 
 def typed(options: Namespace, text: str) -> str:
     """What a function says of an argument, as the command has it: `dtype='int9' is no dtype` is of `--dtype int9`.
 
-    What a function of the user's makes is not what was typed. `keep(bits=6)` is `--bits 6`, `keep(error=0.1)` is
+    The function's name at its beginning stands before the text already, as the command's. What a function of the
+    user's makes is not what was typed. `keep(bits=6)` is `--bits 6`, `keep(error=0.1)` is
     `--keep 0.1`, `to_recipe('torchao')` is `--recipe torchao`, and `pass values=True` is `pass --values`. What stands
     behind `[tool.dtypeguard]` is of the file.
     """
+    text = re.sub(rf"^(?:{options.parser.prog.rpartition(' ')[2]}|capture): ", "", text)
     known = {key: action for key, action in keys(options.parser, True).items() if ":" not in str(action.metavar)}
     for key, action in known.items():
         if action.nargs == 0:

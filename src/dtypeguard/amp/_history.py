@@ -20,8 +20,8 @@ class Moment(Row):
     """What was measured at one step.
 
     Attributes:
-        step: of its optimizer.
-        scale: of the GradScaler; None without one.
+        step: which step of its optimizer it was.
+        scale: the scale of the GradScaler; None without one.
         unmoved: the share (0 to 1) of elements with a non-zero gradient that did not move.
         low: what 10 % of |update| are below, in spacings of the parameter's dtype at its value.
         update: what half of them are below.

@@ -45,7 +45,7 @@ class Metrics(dict[str, float]):
     """Numbers by name, as `Watch.metrics` returns them.
 
     Attributes:
-        histograms: by name, each a pair of counts and edges.
+        histograms: the histograms by name, each a pair of counts and edges.
     """
 
     def __init__(self, numbers: Mapping[str, float] = {}, histograms: Mapping[str, Histogram] = {}) -> None:

@@ -207,6 +207,8 @@ def _texts(file: Path, keys: tuple[str, ...], value: Any) -> None:
     for one in value if isinstance(value, list) else [value]:
         if not isinstance(one, str):
             raise wrong(file, keys, f"{key}={literal(one)} is not a list of strings, as in ['src/']")
+        if not one:
+            raise wrong(file, keys, f"{key}={literal(one)} names nothing")
 
 
 def _globs(file: Path, keys: tuple[str, ...], value: Any) -> None:

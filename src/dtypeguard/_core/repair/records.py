@@ -27,7 +27,7 @@ class CastRecord(Row):
         from_dtype, to_dtype, from_device, to_device: dtype and device before and after.
         site: the line that called, as `file:line, in function`.
         count: how often it was made.
-        bytes: the size of all copies together.
+        bytes: the size of all copies together, in bytes.
         error: the largest relative error of a narrowing repair that was verified.
     """
 
@@ -132,10 +132,13 @@ def casts() -> Casts:
     Returns:
         A list of `CastRecord`. `print` shows one line for each, and a notebook a table.
 
-    >>> import dtypeguard
+    >>> import torch, warnings, dtypeguard
     >>> dtypeguard.reset_casts()
-    >>> dtypeguard.casts()
-    []
+    >>> model = dtypeguard.guard(torch.nn.Linear(3, 1), mode="lenient")
+    >>> with warnings.catch_warnings(action="ignore"):  # each repair warns once for each line
+    ...     out = model(torch.ones(2, 3, dtype=torch.float64))
+    >>> [(record.argument, record.what, record.count) for record in dtypeguard.casts()]
+    [('input', 'float64 -> float32', 1)]
     """
     return since(None)
 

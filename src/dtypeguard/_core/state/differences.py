@@ -25,12 +25,12 @@ class Difference(Row):
 
     Attributes:
         section: `tensors`, `gradients`, `optimizer`, `computes` or `tied`.
-        pattern: of their names.
+        pattern: the pattern of their names.
         expected: what the manifest says.
         actual: what they are; nothing if there are none.
-        names: of the tensors, in the model or the checkpoint.
+        names: the names of the tensors, in the model or the checkpoint.
         matched: how many tensors the pattern matches, those that do not differ too.
-        line: of the manifest.
+        line: the line of the manifest.
         origin: during an audit, the line of the program that changed the first of them.
     """
 

@@ -49,7 +49,7 @@ class Cast(Row):
         site: `file:line, in function`; of a cast in backward the line in forward that caused it, where that is known.
         module_path: the module whose forward ran.
         count: how often.
-        bytes: of what was made, in all.
+        bytes: the size of all that was made, in bytes.
     """
 
     kind: str

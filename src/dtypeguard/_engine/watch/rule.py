@@ -148,7 +148,7 @@ class Finding(Row):
         from_dtype: the dtype that was found.
         to_dtype: the dtype that it conflicts with.
         count: how often it was seen. `amp.watch` and audits do not look for everything each time; the text says so.
-        bytes: the size of the tensors.
+        bytes: the size of the tensors, in bytes.
         fix: what to write instead.
         parameters: the names of the parameters in the model.
         origin: the lines that the dtype comes from, oldest first (audit only).

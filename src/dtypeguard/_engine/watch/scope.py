@@ -50,9 +50,12 @@ class Scope:
 
     def __init__(self, source: Any, omit: Any, root: str | Path | None = None) -> None:
         base = Path(root or os.getcwd())
-        sources = several("source", source or (), str, "folders or packages, as in ['src/']")
+        sources = several("source", () if source is None else source, str, "folders or packages, as in ['src/']")
+        globs = several("omit", () if omit is None else omit, str, "globs, as in ['tests/*']")
+        for option, names in (("source", sources), ("omit", globs)):
+            if "" in names:  # the path of the current folder, and a pattern that matches nothing
+                raise ValueError(f"{option}='' names nothing")
         self._sources = [_path(name, base) for name in sources]
-        globs = several("omit", omit or (), str, "globs, as in ['tests/*']")
         self._omitted = [matcher(pattern, base) for pattern in globs]
         self.mine: Callable[[str], bool] = functools.cache(self._is_mine)
         self._led: dict[tuple[Site, Site | None], Led] = {}
@@ -96,7 +99,7 @@ class Scope:
 
 def scope_of(source: Any, omit: Any, root: str | Path | None = None) -> Scope | None:
     """The scope that options ask for; None where they ask for none."""
-    return Scope(source, omit, root) if source or omit else None
+    return Scope(source, omit, root) if "" in (source, omit) or source or omit else None
 
 
 def _path(name: str, base: Path) -> tuple[str, bool]:

@@ -20,13 +20,10 @@ RULE = Rule(
     says="`{what}`: {detail}",
     fix="{advice}",
     why=(
-        "Integer arithmetic is modulo the range of the dtype: 3 - 5 in uint8 is 254, 300 * 300 in int16 24464, 128**9 "
-        "in int64 negative. Hashes and random numbers want that: large odd factors, and what goes on to operations on "
-        "bits, or of int64 to a remainder, are no finding, but for a product of two numbers below m that is taken "
-        "modulo m too late, and bits that are shifted by more than there are; a sum of bytes that is cast to uint8, as "
-        "checksums are, is an info. `~` on an integer mask flips bits: 1 becomes -2, or 254 in uint8, which counts as "
-        "true like -1 and 255. `True + True` in bool is True, so votes that are counted in it are at most one. "
-        "A float outside of an integer dtype becomes any number in it."
+        "Integer arithmetic wraps around without a word: in uint8, 3 - 5 is 254; in int16, 300 * 300 is 24464; in "
+        "int64, 128**9 is negative. A float that is outside of the range of an integer dtype becomes any number in it. "
+        "`~` on an integer mask flips bits: 1 becomes -2 (254 in uint8) and 0 becomes -1 (255), and all of these count "
+        "as true. In bool, `True + True` is True, so a count of votes stays at one."
     ),
     unsafe=("bool_before_inverted", "clamp_first", "whole_in_int64", "wider_integers", "wider_target"),
     sampled=True,
@@ -55,7 +52,6 @@ class Wrapped(Debt):
     reduced: bool = False  # what was multiplied is taken apart again: what wrapped has another remainder and quotient
 
 
-_FIX = "take a wider dtype, a bool mask or a clamp: "
 _SCATTERED = Debt()  # of what a hash has made
 _NEAR = 8  # lines back
 _FEW = 4096  # numbers
@@ -143,7 +139,7 @@ def _wider(dtype: torch.dtype, in_place: bool) -> str:
     if dtype is torch.int64:
         return "PyTorch has no wider integer: sort or compare by several columns, or compute with integers of Python"
     wider = "`.long()`" if dtype is torch.int32 else "`.int()` or `.float()`"  # float32 has no integers above 2**24
-    return f"{_FIX}{wider} first"
+    return f"take a wider dtype: {wider} first"
 
 
 def _range(dtype: torch.dtype) -> str:
@@ -257,7 +253,7 @@ def mask_inverted(event: Op, audit: Recorder) -> None:
         return
     zero = torch.iinfo(source.dtype).max if source.dtype is torch.uint8 else -1
     detail = f"of 0 and 1 in {name_of(source.dtype)} it makes {zero} and {zero - 1}, which both are true"
-    node.cause = Inverted(_wrapping(event, detail, f"{_FIX}`~mask.bool()`", audit))
+    node.cause = Inverted(_wrapping(event, detail, "invert a bool mask: `~mask.bool()`", audit))
     audit.integers.add(source.dtype)
 
 
@@ -397,7 +393,7 @@ def _instead(event: Op, source: Tensor, whole: Tensor, outside: int, audit: Reco
         return f"cast to a dtype that has them all, as ids and positions need: `.to(torch.{name_of(source.dtype)})`"
     ends = torch.iinfo(dtype)
     other = {torch.uint8: torch.int8, torch.int8: torch.uint8}.get(dtype)
-    clamp = f"{_FIX}`.clamp({ends.min}, {ends.max})` before the cast"
+    clamp = f"clamp to what the dtype holds: `.clamp({ends.min}, {ends.max})` before the cast"
     if other is None or event.name == "copy_" or outside <= _SIGNED * whole.numel():
         return clamp
     its = torch.iinfo(other)

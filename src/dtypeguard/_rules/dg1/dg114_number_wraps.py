@@ -15,7 +15,7 @@ RULE = Rule(
     Severity.WARNING,
     summary="A Python number does not fit the integer tensor's dtype.",
     says="`{what}`: {number} becomes {wrapped} in {dtype}{harm}",
-    fix="a number from {least} to {most}, or a wider dtype: `.{wider}()` first",
+    fix="use a number from {least} to {most}, or a wider dtype: `.{wider}()` first",
     why=(
         "A Python integer, or a tensor without axes, takes the dtype of the integer tensor that it meets, modulo the "
         "dtype's range. In uint8 -1 is 255: `labels == -1` finds the 255s, `labels > -1` finds nothing. Of signed "

@@ -11,7 +11,7 @@ RULE = Rule(
     Severity.ERROR,
     summary="A fill value does not fit the tensor's dtype.",
     says="`{what}` was refused: {reason}",
-    fix='`torch.finfo(x.dtype).min` in place of a constant, or `float("-inf")`; `torch.iinfo` for integers',
+    fix='use `torch.finfo(x.dtype).min` in place of a constant, or `float("-inf")`; `torch.iinfo` for integers',
     why=(
         "-1e9 and finfo(float32).min are no float16. In float32 the line works, under autocast or after "
         "`.half()` it does not."

@@ -25,9 +25,9 @@ RULE = Rule(
     ),
     fix="multiply by the gradient that comes in: `return gradient * grad_output`",
     why=(
-        "`scaler.scale(loss).backward()` begins with the scale instead of 1, and each backward hands that on. One that "
-        "returns a gradient of its own drops it; `scaler.step` divides by the scale all the same, so this loss moves "
-        "the parameters by a 65536th of what it should, and others move them as they should."
+        "`scaler.scale(loss).backward()` begins with the scale instead of 1, and each backward hands that on. A "
+        "backward that returns a gradient of its own drops the scale. `scaler.step` divides by it all the same, so "
+        "this loss moves the parameters by a 65536th of what it should. Other losses move them as they should."
     ),
     safe=("gradient_times_incoming",),
     sampled=True,

@@ -147,7 +147,9 @@ def _advice(harm: Harm, lost: Row | None) -> str:
         if row.dtype is torch.float16:  # a divisor that is zero by now is so in every dtype
             inputs = " and what goes into it" if divides else ""
             if inputs and (eps := _vanished(row)):
-                return f"{eps} is 0 in float16: an eps that float16 has, 1e-4 and up, or compute it in {wide_of(row)}"
+                return (
+                    f"{eps} is 0 in float16: use an eps that float16 has, 1e-4 and up, or compute it in {wide_of(row)}"
+                )
             return f"compute it{inputs} in {wide_of(row)}, or {scale}"
         return f"compute it in {wide_of(row)}, and what goes into it: the digits that keep it finite are lost before"
     if row.name in _CASTS:

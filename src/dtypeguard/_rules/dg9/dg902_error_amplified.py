@@ -17,11 +17,11 @@ RULE = Rule(
     fix="{advice}",
     at_birth=True,
     why=(
-        "A difference of nearly equal numbers, the sine of a large angle, the logarithm of a probability that has "
-        "become 1, a quotient by what is nearly zero: each makes the relative error of its input larger, and 8 or 11 "
-        "bits have a large one to begin with. An audit with `values=True` runs each operation once more in a wider "
-        "dtype, and compares. It reports a line where the error became at least 8 times as large, if the results of "
-        "the program are wrong for that reason."
+        "Some operations make the relative error of their input larger: a difference of nearly equal numbers, the sine "
+        "of a large angle, the logarithm of a probability that has become 1, a quotient by what is nearly zero. Values "
+        "with 8 or 11 bits have a large error to begin with. An audit with `values=True` runs each operation once more "
+        "in a wider dtype, and compares. It reports a line where the error became at least 8 times as large, if the "
+        "results of the program are wrong for that reason."
     ),
     unsafe=(
         "stable_form", "widen_rounding", "retype_inside", "widen_behind", "widen_origins", "widen_operands",

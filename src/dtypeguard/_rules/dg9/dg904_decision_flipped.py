@@ -23,16 +23,9 @@ RULE = Rule(
     at_birth=True,
     why=(
         "An `argmax`, a `topk`, a comparison or a cast to integers makes a whole difference of a rounding error: "
-        "another expert, another token, a frame more or less. A few choices that are nearly a draw come out otherwise "
-        "in every half dtype; this rule reports a line where that is every fifth one or more (of more than 64 "
-        "comparisons of one number each, which lead a program, or of searches among what came of the last one: every "
-        "tenth), where ranks that are counted with a comparison are by a fifth others, where a comparison that is "
-        "seldom true, or seldom false, comes out otherwise half as often, or where a number that is whole in the wider "
-        "dtype, or was computed from large integers, becomes another integer. A `topk` that finds other sets for more "
-        "than two rows in a hundred, as routers of experts in bfloat16 do, is an info, but where its "
-        "scores were cast to half precision just before. A value that is looked up with `==` in a table, and would "
-        "be found in the wider dtype only, is reported too, and so are values of float32 that are compared by order "
-        "with the numbers of float64 that they were rounded from (0.7 with 0.7). It needs an audit with `values=True`."
+        "another expert, another token, a frame more or less. In half precision a few choices that are nearly a draw "
+        "always come out otherwise, and that does no harm. It does where many choices do, or where a choice is right "
+        "in one dtype only, as that of 0.7 in float32 by 0.7 in float64. It needs an audit with `values=True`."
     ),
     unsafe=("whole_division", "near_equal", "widen_rounding", "retype_inside", "widen_behind", "widen_origins"),
     converts=False,

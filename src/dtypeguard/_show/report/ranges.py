@@ -30,7 +30,7 @@ class Range(Part):
     Attributes:
         module: its path.
         what: "output", or "gradient" of its parameters, as an optimizer's step uses it.
-        dtype: of these values, as "float32".
+        dtype: the dtype of these values, as "float32".
         values: how many were looked at: of each tensor about 4,000, evenly chosen.
         zeros: how many of them are zero.
         not_finite: how many are infinite or NaN.

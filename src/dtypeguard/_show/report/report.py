@@ -172,7 +172,7 @@ class AuditReport(Drawn, Generic[R]):
         """The lines that a tensor's dtype comes from, oldest first; empty for a tensor that the audit has not seen.
 
         Args:
-            tensor: of the program.
+            tensor: a tensor of the program.
 
         Returns:
             One text for each line: the code, its place and the dtype.
@@ -285,7 +285,7 @@ class AuditReport(Drawn, Generic[R]):
         """Write the findings to a file, so that `assert_clean(baseline=path)` fails only for new ones.
 
         Args:
-            path: of the file, which is JSON.
+            path: the path of the file, which is JSON.
 
         Raises:
             RuntimeError: if the audit is still running.

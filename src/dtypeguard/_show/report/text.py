@@ -178,7 +178,7 @@ def brief_lines(causes: Sequence[Cause], style: Style) -> Iterator[str]:
         yield from style.fold(first.message, "    ", "    ")
         yield from _help(cause, style, "    ")
     if len(causes) > _BRIEF:
-        yield f"... {len(causes) - _BRIEF} more: `report.findings` and --format json have all"
+        yield f"... {len(causes) - _BRIEF} more: `report.findings` and --output-format json have all"
 
 
 def paragraphs(causes: Iterable[Cause], style: Style, packages: bool = False) -> Iterator[str]:

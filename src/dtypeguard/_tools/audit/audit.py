@@ -157,36 +157,35 @@ def audit(*args: Any, **kwargs: Any) -> Any:
     program computes, and leaves nothing installed in torch. Compiled functions run eagerly during an audit.
 
     Args:
-        function: the function to call, in the second form. All other arguments are passed to it, `select=` too.
+        function: the function to call. All other arguments are passed to it, also one that is called `select`.
         batch: a tensor, a tuple of positional or a dict of keyword arguments: the model is called with it.
         model: the model, or several, for their names in messages. Other modules are named after their class.
         optimizer: the optimizer, or several, if they were made before the audit.
         scaler: the GradScaler, if it was made before the audit.
-        select: the rules to use, by id, name or family (`DG1`), in the first form; default: `[tool.dtypeguard]` of
-            pyproject.toml, else all.
-        ignore: the rules to leave out, in the first form. The comment `# dtypeguard: ignore[DG103]` leaves one out at
-            its line.
+        select: the rules to use, by id, name or family (`DG1`); default: `[tool.dtypeguard]` of pyproject.toml, else
+            all.
+        ignore: the rules to leave out. The comment `# dtypeguard: ignore[DG103]` leaves one out at its line.
         every: which steps are looked at, with `values=`; in the others the audit sees calls of modules and optimizers,
             and no operations, so they cost next to nothing. "2^k": 1, 2, 4, 8 ...; 100: 1, 101, 201 ...; default: all.
             A step ends with `optimizer.step()`; where there is no optimizer, each call of the outermost module is one.
-        values: what a dtype does to values, in the first form. True: each operation runs once more in a wider dtype,
-            and where results are wrong the line that spoilt them is found (DG9); a step takes two to five times as
-            long, or ten where operations are tiny, and each tensor that is alive up to three times its memory.
-            "range": only values that are not finite and the line where they were born; a step takes about 1.3 times
-            as long.
-        source: folders, files and packages whose lines are reported, in the first form; what is found in other code, as
-            that of an installed package, is reported at the line of yours that led there, and left out where none
-            did. Default: `[tool.dtypeguard]` of pyproject.toml, else every line.
-        omit: globs of files whose lines are not reported, in the first form. `omit` alone means: all lines outside of
+        values: whether the audit looks at what a dtype does to values. True: each operation runs once more in a wider
+            dtype, and where results are wrong the line that spoilt them is found (DG9); a step takes two to five times
+            as long, or ten where operations are tiny, and each tensor that is alive up to three times its memory.
+            "range": only values that are not finite and the line where they were born; a step takes about 1.3 times as
+            long.
+        source: folders, files and packages whose lines are reported. What is found in other code, as that of an
+            installed package, is reported at the line of yours that led there, and left out where none did. Default:
+            `[tool.dtypeguard]` of pyproject.toml, else every line.
+        omit: globs of files whose lines are not reported. `omit` alone means: all lines outside of
             installed packages but these.
 
     Returns:
-        The report. The first form returns a context manager, which gives the report.
+        The report; of `audit()` for a block, a context manager that gives the report.
 
     Raises:
         TypeError, ValueError: for an unknown rule, argument or kind of `values`, or a broken pyproject.toml, before the
             program runs.
-        Exceptions of the program: they pass through. The second form adds a note with the findings.
+        Exceptions of the program: they pass through. An audit of a function or a model adds a note with the findings.
 
     The rules: https://github.com/dtypeguard/dtypeguard/blob/main/docs/rules/index.md
 

@@ -19,7 +19,7 @@ import sys
 import threading
 import tokenize
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, TextIO
 
@@ -27,12 +27,11 @@ from ..._core.base.frames import is_own, without
 from ..._core.base.usage import INTERRUPTED, Usage
 from ..._engine.watch.selection import Selection
 from ..._engine.watch.steps import Enough
-from ..._show.files import writable
 from ..._show.report.baseline import Baseline, load
-from ..._show.result import Result
 from . import factory
 from .audit import audit
-from .conclusion import STDOUT, conclude, stands_alone
+from .conclusion import conclude, stands_alone
+from .output import STDOUT, try_files
 from .ranks import Ranks
 
 _OPS = os.path.join("torch", "_ops.py")
@@ -64,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     program = begun(options.program, options.arguments, options.module)
     with contextlib.ExitStack() as stack:
         if options.json == STDOUT:
-            options.format, options.json = "json", None
+            options.output_format, options.json = "json", None
         out = _only_output(stack) if stands_alone(options) else sys.stdout
         process = os.getpid()
         with contextlib.nullcontext() if mending or ranks else _told_to_end():
@@ -88,7 +87,7 @@ def _is_given(options: argparse.Namespace, name: str) -> bool:
 def _check(options: argparse.Namespace) -> Baseline | None:
     try:
         Selection.read(options.select, options.ignore, source=options.source, omit=options.omit)
-        try_files(options, "json", "html", "output", "write_baseline", streams=("json", "output"))
+        try_files(options, "write_baseline")
         if options.baseline is None or _is_to_come(options):
             return None
         return load(options.baseline)
@@ -100,42 +99,6 @@ def _is_to_come(options: argparse.Namespace) -> bool:
     """Whether the baseline is written by this run for the first time, as where pyproject.toml names it."""
     written = options.write_baseline
     return written and not os.path.exists(written) and os.path.realpath(options.baseline) == os.path.realpath(written)
-
-
-def write_files(options: argparse.Namespace, result: Result) -> None:
-    """Write the data and the page of a result, where they were asked for."""
-    if options.json is not None:
-        result.to_json(options.json)
-    if options.html is not None:
-        result.to_html(options.html)
-
-
-def try_files(options: argparse.Namespace, *names: str, streams: Sequence[str] = ()) -> None:
-    """Make the paths in options absolute, as the program may change its folder, if each can be written.
-
-    Args:
-        options: what was asked for.
-        names: the options that name files.
-        streams: those of them where - is standard output.
-
-    Raises:
-        Usage: says which cannot be written, and why.
-    """
-    taken: dict[str, str] = {}
-    for name in names:
-        path, option = getattr(options, name), f"--{name.replace('_', '-')}"
-        if path == STDOUT and name not in streams:
-            raise Usage(f"--{name} takes the path of a file, not -")
-        if path is None or (name in streams and path == STDOUT):
-            continue
-        try:
-            file = writable(path)
-        except ValueError as error:
-            raise Usage(str(error)) from error
-        first = taken.setdefault(os.path.realpath(file), option)
-        if first != option and os.path.realpath(file) != os.devnull:
-            raise Usage(f"cannot write {path}: {first} and {option} name the same file")
-        setattr(options, name, file)
 
 
 def _only_output(stack: contextlib.ExitStack) -> TextIO:

@@ -19,8 +19,8 @@ from ..._show.report.formats import github, sarif
 from ..._show.report.report import AuditReport
 from ..._show.report.text import Style
 from ..fix.command import Mending
+from .output import STDOUT
 
-STDOUT = "-"
 # What runners of tests mean by their exit status.
 _TESTS = {
     "pytest": {1: "tests failed", 2: "interrupted, or errors in the collection", 3: "internal error", 4: "wrong usage",
@@ -32,7 +32,7 @@ _ALONE = ("json", "sarif")  # formats that a machine reads, which stand alone
 
 def stands_alone(options: argparse.Namespace) -> bool:
     """Whether standard output is for one text alone."""
-    return options.output in (None, STDOUT) and options.format in _ALONE
+    return options.output in (None, STDOUT) and options.output_format in _ALONE
 
 
 def conclude(
@@ -50,7 +50,7 @@ def conclude(
     to_file = options.output not in (None, STDOUT)
     report._proven, report._least = options.prove, least
     # What does not change with edits is shown before the search for them, which takes its time.
-    first = options.diff and options.format == "text" and not to_file and (status or new or not options.quiet)
+    first = options.diff and options.output_format == "text" and not to_file and (status or new or not options.quiet)
     if first:
         _print(_format_report(report, shown, options, out, [], []), out)
     if mending is not None:
@@ -87,9 +87,9 @@ def conclude(
             write(options.output, text + "\n" * bool(text))
             text = ""
     except OSError as error:
-        notes.append(f"cannot write: {error}")
+        notes.append(str(error))
         ended, reason = ended or 2, reason if ended else "a file could not be written"
-    _print("" if quiet and options.format == "text" else text, out)
+    _print("" if quiet and options.output_format == "text" else text, out)
     if not quiet or (mending is not None and mending.written):
         notes += [*_next(report, ended, new, options, mending), f"exit status {ended}: {reason}"]
         print(*notes, sep="\n", file=sys.stderr if stands_alone(options) else out)
@@ -113,11 +113,11 @@ def _format_report(
     fixed: list[Finding],
 ) -> str:  # fmt: skip
     """What is printed, in the format that was asked for."""
-    if options.format == "json":
+    if options.output_format == "json":
         return report.to_json()
-    if options.format == "sarif":
+    if options.output_format == "sarif":
         return sarif(causes_of(shown), edits)
-    if options.format == "github":
+    if options.output_format == "github":
         return "\n".join(github(causes_of(shown), edits))
     casts = options.casts and not options.quiet and not options.fix
     return report._text(Style.of(stream), shown, casts, fixed)
@@ -143,7 +143,7 @@ def _next(
 ) -> Iterator[str]:
     """What to do now, in a line."""
     changes = changes_of(causes_of(new))
-    if options.format != "text":
+    if options.output_format != "text":
         return
     if not changes:
         if not status and report.values is None and not report.findings and report._recorder.operations:

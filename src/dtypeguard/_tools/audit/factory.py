@@ -52,8 +52,10 @@ def both_by(
         Usage: there is no such function, or it makes something else.
         Raised: it raises something itself.
     """
-    if paths and (os.path.exists(model) or ":" not in model):
+    if paths and os.path.exists(model):
         return model, batch_by(batch, lists)
+    if paths and ":" not in model:
+        raise Usage(f"there is no file {model}; what makes a model is named package.module:function")
     found = found_by(model)
     made = _made(model, found)
     pair = isinstance(made, tuple) and len(made) == 2 and takes.fits(made[0])

@@ -13,7 +13,6 @@ from ..._core.base.options import explained, positive, share_of
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..._show.svg import Chart
-from ..._show.text import modules_shown
 from ..formats.table import Format
 from .formatted import Formatted, reasons
 from .gradients import Gradients, gradients_of
@@ -203,8 +202,9 @@ class FormatComparison(Comparison):
         format stay in the model's own dtype.
 
         Args:
-            error: of the outputs, at most: 0.01 is one percent, as is "1%".
-            bits: of a weight of a matrix product, on average, with the scales; layers that no format takes count too.
+            error: the largest error of the outputs: 0.01 is one percent, as is "1%".
+            bits: the most bits that a weight of a matrix product may have on average, with the scales; layers that no
+                format takes count too.
 
         Raises:
             ValueError: if the error is not positive, or no choice has so few bits.
@@ -244,8 +244,8 @@ class FormatComparison(Comparison):
         front = self._choices()
         if bits is not None and front[0].cost > bits * count:
             stays = self._unplaced()
-            names = ", ".join(modules_shown(stays, subject.weights))
-            stay = f", as {names} stay{'s' * (len(stays) == 1)} in {self.wide}" if names else ""
+            names = ", ".join(reasons(stays, subject.weights))
+            stay = f", as no format takes {names}" if names else ""
             raise ValueError(f"keep(bits={bits:g}): the cheapest choice has {front[0].cost / count:.3g} bits{stay}")
         curve = [(one.cost / count, one.damage) for one in front]
         if bits is not None:

@@ -5,10 +5,10 @@ import json
 from typing import Any
 
 from ..._core.base.errors import CompareError
-from ..._core.base.usage import Failed, Usage
+from ..._core.base.usage import Usage
 from ..._show.files import writable, write
-from ..audit.command import try_files, write_files
 from ..audit.factory import both_by, found_by, no_batch, refusing
+from ..audit.output import tell, try_files
 from .compare import compare
 from .recipes import check_tool, recipe
 from .text import percent
@@ -25,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
         Usage: for what is wrong with the options, or cannot be compared.
     """
     with refusing():
-        try_files(options, "json", "html")
+        try_files(options)
         wanted = [_recipe(options, tool, path) for tool, path in options.recipe]
         for name, what in (("keep", "the error"), ("bits", "the average")):
             if (value := getattr(options, name)) is not None and not value > 0:
@@ -41,21 +41,22 @@ def run(options: argparse.Namespace) -> int:
             raise no_batch(options.model)
         result: Any = compare(model, batch, **low)
         kept = _keep(result, options)
-    print(result)
-    write_files(options, result)
     if isinstance(kept, CompareError):
-        raise Failed(str(kept))
+        return tell(options, result, str(kept))
     for tool, path in wanted:
         write(path, json.dumps(kept.to_recipe(tool), indent=1) + "\n")
+    return tell(options, result, _above(options, result, kept))
+
+
+def _above(options: argparse.Namespace, result: Any, kept: Any) -> str:
+    """That the error is larger than it may be; nothing where it is not."""
     left = result.error if kept is None else kept.error
-    if options.max_error is not None and not left <= options.max_error:
-        where = "" if kept is None or not kept.names else f" with what is kept in {result.wide}"
-        gradient = getattr(kept or result, "gradient", None)  # of --loss, with --format
-        rest = "" if gradient is None else f"; that of the loss's gradients, {percent(gradient)}, is not asked"
-        raise Failed(
-            f"{result.compared} error {percent(left)}{where} is above --max-error {percent(options.max_error)}{rest}"
-        )
-    return 0
+    if options.max_error is None or left <= options.max_error:
+        return ""
+    where = "" if kept is None or not kept.names else f" with what is kept in {result.wide}"
+    gradient = getattr(kept or result, "gradient", None)  # of --loss, with --format
+    rest = "" if gradient is None else f"; that of the loss's gradients, {percent(gradient)}, is not asked"
+    return f"{result.compared} error {percent(left)}{where} is above --max-error {percent(options.max_error)}{rest}"
 
 
 def _low(options: argparse.Namespace) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def compare(
     stay as they are. A model in training mode drops out the same values in each run.
 
     Args:
-        model: in float32 or float64; with `format`, in half precision too.
+        model: a model in float32 or float64; with `format`, in half precision too.
         batch: a tensor, a tuple of arguments, a dict of keyword arguments, `(value,)` for one argument that is a dict
             or a tuple itself; or a list of such batches, whose errors are taken together. Floating tensors are
             converted as the model is.

@@ -27,10 +27,10 @@ class Kept(Drawn):
     """Modules that stay in float32, and what the rest of the model in the low dtype then costs.
 
     Attributes:
-        names: of the modules; `""` is the whole model.
-        error: of the outputs, measured by running the model so.
+        names: the names of the modules; `""` is the whole model.
+        error: the error of the outputs, measured by running the model so.
         runs: how many such runs it took to find them; 0 where the whole model in the low dtype is good enough.
-        dtype: of the rest of the model; None for autocast.
+        dtype: the dtype of the rest of the model; None for autocast.
         narrow: those among the modules whose results are cast to the low dtype, as an operation that follows refuses
             float32 beside it.
         cast: modules of the rest whose inputs are cast to the low dtype, as they refuse float32 beside it.

@@ -30,12 +30,12 @@ class Placed(Drawn):
     """Which layers go to which format, and what that costs.
 
     Attributes:
-        names: of the modules with matrix products that stay as they are.
-        formats: of all others, by name.
-        error: of the outputs, measured by running the model so, with rounded operands.
+        names: the modules with matrix products that stay as they are.
+        formats: the format of each of the others, by the module's name.
+        error: the error of the outputs, measured by running the model so, with rounded operands.
         runs: how many such runs it took.
-        bits: of a weight of a matrix product, on average, with the scales of blocks (one of a row or a tensor weighs
-            nothing); of those that stay, those of their dtype.
+        bits: how many bits a weight of a matrix product has on average, with the scales of blocks (one of a row or a
+            tensor weighs nothing); of those that stay, those of their dtype.
         gradient: the error of the gradients of all parameters, with `loss=`; else None.
         attention: the format in which attention's own products are; None where they are not rounded.
         stays: those of `names` that no search has chosen: the format refuses them, or they are routers.
@@ -99,7 +99,7 @@ class Placed(Drawn):
         """Take off what `apply` has put on a model.
 
         Args:
-            model: to which it was applied.
+            model: the model to which it was applied.
 
         Returns:
             The same model.

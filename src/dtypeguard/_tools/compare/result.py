@@ -43,7 +43,8 @@ class Layer(Row):
 
     Attributes:
         name: dotted, as in `named_modules()`; `""` is the model itself, `(inputs)` the rounding of the batch.
-        share: of the error of the outputs; negative if it takes away from the error; None if there are no shares.
+        share: its share of the error of the outputs, 1.0 = all; negative if it takes away from the error; None if there
+            are no shares.
         weights: the part that comes from storing or casting parameters to the low dtype.
         arithmetic: the part that comes from computing in it.
         decisions: the part that comes from choices (argmax, topk, comparisons) that come out otherwise.
@@ -51,7 +52,8 @@ class Layer(Row):
             None for a module that cannot be kept, and for one that has such modules in it.
         measured: whether `saves` was measured, by a run with the module in float32: of the layers that shares put
             first, and where they do not explain the error of those that bisection reaches.
-        error: of the module's output, relative to its output in the wider dtype; None if it returns no floating tensor.
+        error: the error of the module's output, relative to its output in the wider dtype; None if it returns no
+            floating tensor.
         kind: the name of its class.
         lines: where it computes, as `file:line`, the line with the largest share first.
         alone: in a format, the error that this module alone would make; else None.
@@ -81,7 +83,7 @@ class Line(Row):
         file: where it is.
         line: its number.
         source: its text.
-        share: of the error of the outputs.
+        share: its share of the error of the outputs, 1.0 = all.
         weights: the part of parameters, as that of a `Layer`.
         arithmetic: the part of operations.
         decisions: the part of choices.

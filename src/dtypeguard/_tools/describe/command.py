@@ -8,11 +8,11 @@ from typing import Any
 from ..._core.base.config import mode
 from ..._core.base.errors import DtypeGuardError, DtypeGuardWarning
 from ..._core.base.modules import root_of
-from ..._core.base.usage import Failed
+from ..._core.base.usage import Raised, Usage
 from ..._core.doors.guard import is_held
 from ..._core.doors.guarded import guarded
-from ..audit.command import try_files, write_files
 from ..audit.factory import both_by, refusing
+from ..audit.output import tell, try_files
 from ..calls import inputs_of
 from .describe import describe
 
@@ -25,20 +25,24 @@ def run(options: argparse.Namespace) -> int:
         Raised: the model raises something itself.
         Usage: a function is not there, or gives something else.
     """
-    try_files(options, "html", "json")
+    try_files(options)
     model, batch = both_by(options.model, options.batch)
     with refusing():
         found = describe(model)
         called = None if batch is None else inputs_of("describe", root_of(model), batch)
-    print(found)
-    write_files(options, found)
-    if called is not None:
-        _call(model, called.args, called.kwargs)
-    return 0
+    if called is None:
+        return tell(options, found)
+    try:
+        wrong = _called(model, called.args, called.kwargs)
+    except (Raised, Usage):
+        tell(options, found)
+        raise
+    failed = f"the batch violates it: {wrong[0]}" if wrong else ""
+    return tell(options, found, failed, "\n".join([f"{found}\n", *(wrong or ["The batch fulfils it."])]))
 
 
-def _call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Call the model once, strictly, with the guard that it has or else the one that was described."""
+def _called(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+    """Call the model once, strictly, with the guard that it has or else the one that was described: what is wrong."""
     guard = contextlib.nullcontext() if is_held(model) else guarded(model)
     with refusing(RuntimeError), guard, mode("strict"), warnings.catch_warnings():
         warnings.simplefilter("error", DtypeGuardWarning)  # of a guard whose own mode is to repair
@@ -46,7 +50,5 @@ def _call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             model(*args, **kwargs)
         except (DtypeGuardError, DtypeGuardWarning) as error:
             ours = getattr(error, "call_site", None) or "\n"
-            lines = [line for line in str(error).splitlines() if not line.endswith(ours)]
-            print("", *lines, sep="\n")
-            raise Failed(f"the batch violates it: {lines[0]}") from error
-    print("\nThe batch fulfils it.")
+            return [line for line in str(error).splitlines() if not line.endswith(ours)]
+    return []

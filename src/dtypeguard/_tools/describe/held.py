@@ -12,7 +12,7 @@ class HeldArgument(Row):
     """What one argument of a forward must be; of an annotation with several arrays there is one for each.
 
     Attributes:
-        name: of the argument.
+        name: the name of the argument.
         annotation: the jaxtyping annotation of the array, with its axes; None if the argument has none.
         dtypes: the dtypes that a tensor may have; of an argument without an annotation the floating ones, as integer
             and bool tensors keep theirs. None if the argument is not checked for dtype.
@@ -40,7 +40,7 @@ class HeldModule(Row):
     """What the inputs of one module are held to.
 
     Attributes:
-        path: as in `named_modules()`; "" is the model itself.
+        path: the name of the module, as in `named_modules()`; "" is the model itself.
         kind: the name of its class.
         by: 'guard'; 'border' for a guard of `Kept.apply`, which casts in every mode; 'enforce' for a forward that is
             decorated.

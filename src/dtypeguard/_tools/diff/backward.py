@@ -35,8 +35,8 @@ class Gradient(Row):
     """The gradient of one parameter, or of a tensor of the batch.
 
     Attributes:
-        name: of the parameter in b; or of a tensor of the batch that requires a gradient, as "batch['x']".
-        verdict: as of a row.
+        name: the name of the parameter in b, or of a tensor of the batch that requires a gradient, as "batch['x']".
+        verdict: as that of a `DiffRow`.
         apart: the distance of the two programs' gradients in float64, in parts of the norm.
         bound: how much of that rounding explains.
         error_a: the distance of a's gradient to float64.

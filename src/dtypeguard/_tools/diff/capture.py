@@ -7,6 +7,7 @@ import json
 import math
 import os
 import sys
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +31,7 @@ FORMAT = 1
 _WHOLE, _LEAST, _MOST, _SHARE = 256, 64, 4096, 1024  # entries of a tensor that are kept: all, or one of so many
 _SIGNS = 4  # random projections, which see every entry
 _EPS = torch.finfo(torch.float64).eps
+_WRITES = "dtypeguard.capture(model, batch, path)"
 _FLOOR = -1e4  # what masks hold
 
 
@@ -193,16 +195,17 @@ def load(path: str | os.PathLike[str]) -> Recorded:
         with library.safe_open(path, "pt") as file:
             about = json.loads((file.metadata() or {}).get("dtypeguard", "null"))
             if not isinstance(about, dict) or "passages" not in about:
-                raise ValueError(f"{path} is no capture: write one with dtypeguard.capture(model, batch, path)")
+                raise ValueError(f"{path}, is no capture: write one with {_WRITES}")
             if about["format"] > FORMAT:
                 raise ValueError(
-                    f"{path} is of format {about['format']}, and this version reads up to {FORMAT}: update dtypeguard"
+                    f"{path}, is of format {about['format']}, and this version reads up to {FORMAT}: update dtypeguard"
                 )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no dict
     except library.SafetensorError as error:
-        raise ValueError(f"{path} is cut, or no file of safetensors: {error}") from error
+        known = "a checkpoint of torch.save, and no capture" if zipfile.is_zipfile(path) else "cut, or no capture"
+        raise ValueError(f"{path}, is {known}: write one with {_WRITES}") from error
     if about.get("sum", _sum(tensors)) != _sum(tensors):
-        raise ValueError(f"{path} is damaged: its values are not those that were written")
+        raise ValueError(f"{path}, is damaged: its values are not those that were written")
     try:
         passages = dict(map(_passage, about["passages"]))
         model = Model(
@@ -217,7 +220,7 @@ def load(path: str | os.PathLike[str]) -> Recorded:
             kinds[kind][rest] = tensor
         return Recorded(about["title"], model, kinds["low"], kinds["wide"], about["versions"], about.get("tables", {}))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+        raise ValueError(f"{path}, is damaged: {type(error).__name__}: {error}") from error
 
 
 def _passage(row: dict[str, Any]) -> tuple[Key, Passage]:

@@ -4,7 +4,7 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -46,7 +46,7 @@ def diff(a: Any, b: Any, /, batch: Any, *, names: Names = None, loss: Callable[.
         a: a model, a function, or the path of a `capture` of a model.
         b: a model, a function, or the path of a capture; or of a JSON file with the log probability of each token.
         batch: a tensor, a tuple of arguments, or a dict of keyword arguments, for both.
-        names: of modules that are called otherwise: a dict of patterns, `{"encoder.layer.*": "blocks.*"}`, or a
+        names: which modules have other names: a dict of patterns, `{"encoder.layer.*": "blocks.*"}`, or a
             function of a's names that gives b's, or None. Modules that are not named are matched by their names, their
             weights, what is in them, and the order of their calls.
         loss: a function of the output, or of the output and the batch: compare gradients too, of parameters and of
@@ -71,10 +71,10 @@ def diff(a: Any, b: Any, /, batch: Any, *, names: Names = None, loss: Callable[.
     given, draws, own = batch_of(batch, "diff"), Draws(), _loss(loss)
     mask = _mask(given)
     with torch.inference_mode(False), task("diff"), without_padding(mask):
-        if isinstance(a, str | os.PathLike) and listed(a) is not None:
+        if isinstance(a, str | os.PathLike) and _read("a", listed, a) is not None:
             raise TypeError(f"diff: {a} holds log probabilities, which come second: diff(model, {str(a)!r}, batch)")
         first = _side("a", a, given, draws, own)
-        probabilities = listed(b) if isinstance(b, str | os.PathLike) else None
+        probabilities = _read("b", listed, b) if isinstance(b, str | os.PathLike) else None
         if probabilities is not None:
             return _engine(first, probabilities, str(b))
         second = _side("b", b, given, draws, own)
@@ -82,7 +82,7 @@ def diff(a: Any, b: Any, /, batch: Any, *, names: Names = None, loss: Callable[.
             with in_own_roundings(first.dtype, second.dtype) as dtypes:
                 made = _live(first, second, names, dtypes)
         elif loss is not None:
-            raise ValueError("diff: a capture has no gradients: loss= needs two models")
+            raise ValueError("diff: a capture has no gradients, which a loss asks for: pass two models")
         else:
             for side, other in ((first, second), (second, first)):
                 if isinstance(side, Side) and isinstance(other, Recorded):
@@ -166,7 +166,7 @@ def capture(model: Any, /, batch: Any, path: str | os.PathLike[str]) -> None:
     Args:
         model: a model or a function.
         batch: as for `diff`, which needs the same one.
-        path: of the file.
+        path: the path of the file.
 
     Raises:
         CompareError: the model does not run on the batch.
@@ -185,10 +185,21 @@ def capture(model: Any, /, batch: Any, path: str | os.PathLike[str]) -> None:
         save(recorded(side), path)
 
 
+T = TypeVar("T")
+
+
 def _side(name: str, value: Any, batch: Batch, draws: Draws, loss: Loss | None) -> Side | Recorded:
     if isinstance(value, str | os.PathLike):
-        return load(value)
+        return _read(name, load, value)
     return Side(name, _program(name, value), batch, draws, loss)
+
+
+def _read(name: str, reader: Callable[..., T], path: str | os.PathLike[str]) -> T:
+    """What a file holds that stands for a or b."""
+    try:
+        return reader(path)
+    except ValueError as error:
+        raise ValueError(f"diff: {name}, {error}") from error
 
 
 def _mask(batch: Batch) -> Tensor | None:

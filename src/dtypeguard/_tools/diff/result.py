@@ -38,8 +38,8 @@ class DiffRow(Row):
         name: the module of b; the model itself has none.
         a: the modules of a that it stands for.
         how: what they were matched by: "name", "names" (as `diff` was told), "weights", "what is in it", "order".
-        verdict: of this module alone, on a's inputs; with a capture, "not judged" behind the first that parts, as each
-            module then has its own program's inputs.
+        verdict: the verdict on this module alone, on a's inputs; with a capture, "not judged" behind the first that
+            parts, as each module then has its own program's inputs.
         at: the place: a module that gets other inputs, with the argument; nothing where it is the result.
         site: the line of b.
         apart: the distance in float64, in parts of the norm.

@@ -116,15 +116,15 @@ def listed(path: str | os.PathLike[str]) -> list[list[float]] | None:
         try:
             data: Any = json.load(file)
         except ValueError as error:
-            raise ValueError(f"{path} is cut, or no JSON: {error}") from error
+            raise ValueError(f"{path}, is cut, or no JSON: {error}") from error
     rows = [data] if isinstance(data, list) and not any(isinstance(row, list) for row in data) else data
     good = isinstance(rows, list) and all(
         isinstance(row, list) and all(n is None or isinstance(n, int | float) for n in row) for row in rows
     )
     if not good:
-        raise ValueError(f"{path} has no log probabilities: write a list of numbers, or a list for each sequence")
+        raise ValueError(f"{path}, has no log probabilities: write a list of numbers, or a list for each sequence")
     if any(n is not None and math.isnan(n) for row in rows for n in row):
-        raise ValueError(f"{path} holds NaN, which is no log probability: write null for a token that has none")
+        raise ValueError(f"{path}, holds NaN, which is no log probability: write null for a token that has none")
     return [[math.nan if n is None else float(n) for n in row] for row in rows]
 
 

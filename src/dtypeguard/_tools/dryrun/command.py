@@ -1,14 +1,13 @@
 """`python -m dtypeguard dryrun`: the table of a model that a function makes."""
 
 import argparse
-import sys
 
 import torch
 
 from ..._core.base.dtypes import dtype_of, name_of
-from ..._core.base.usage import Failed, Usage
-from ..audit.command import try_files, write_files
+from ..._core.base.usage import Usage
 from ..audit.factory import both_by, no_batch, refusing
+from ..audit.output import tell, try_files
 from .dryrun import DTYPES, REGIONS, Undrawn, tabled
 
 
@@ -20,7 +19,7 @@ def run(options: argparse.Namespace) -> int:
         Raised: the model raises something itself.
         Usage: if a function is not there, or gives something else.
     """
-    try_files(options, "json", "html")
+    try_files(options)
     with refusing():
         regions = [_region(name) for name in options.region]
         _check_required(options)
@@ -32,20 +31,17 @@ def run(options: argparse.Namespace) -> int:
             raise Usage(
                 f"{no_batch(options.model, needed)}; none can be drawn from annotations ({error.why})"
             ) from error
-    print(table)
-    write_files(options, table)
-    refused = []
+    refused, why = [], []
     for name in options.require:
         try:
             table.assert_runs(name)
         except AssertionError as error:
-            print(f"\n{error}", file=sys.stderr)
             refused.append(name)
+            why.append(f"\n\n{error}")
         except KeyError as error:  # the model has no parameters, so no cell has their dtype
             raise Usage(f"--require {name}: {error.args[0]}") from error
-    if refused:
-        raise Failed(f"{table.module} does not run in {', '.join(refused)}, which --require names")
-    return 0
+    names = f"{table.module} does not run in {', '.join(refused)}, which --require names"
+    return tell(options, table, "".join([names, *why]) if refused else "")
 
 
 def _region(name: str) -> torch.dtype | None:

@@ -53,7 +53,7 @@ class Manifest(Result):
         A manifest that is there keeps its comments, and lines that are still right.
 
         Args:
-            path: of the file.
+            path: the path of the file.
 
         Raises:
             OSError: it cannot be written.
@@ -234,7 +234,7 @@ class _Door:
         """Read a manifest from a file.
 
         Args:
-            path: of a file that `save` wrote.
+            path: the path of a file that `save` wrote.
 
         Returns:
             The manifest.

@@ -1,0 +1,68 @@
+"""Where the result of a command goes: to standard output, and to the files that its options name."""
+
+import argparse
+import os
+
+from ..._core.base.usage import Failed, Usage
+from ..._show.files import writable, write
+from ..._show.result import Result
+
+STDOUT = "-"
+_STREAMS = ("json", "output")  # options where - is standard output
+
+
+def tell(options: argparse.Namespace, result: Result, failed: str = "", text: str = "") -> int:
+    """Print a result, and write the files that were asked for: what every command but `audit` ends with.
+
+    Args:
+        options: of the command.
+        result: what was found.
+        failed: why it does not pass; with --quiet nothing is printed of one that does.
+        text: what is printed, if that is not the result alone.
+
+    Raises:
+        Failed: it does not pass, or a file cannot be written, as on a disk that is full.
+    """
+    shown = result.to_json() if options.json == STDOUT else text or str(result)
+    to_file = options.output not in (None, STDOUT)
+    if not to_file and (failed or not options.quiet or options.json == STDOUT):
+        print(shown, file=options.out)
+    try:
+        if to_file:
+            write(options.output, f"{shown}\n")
+        if options.json not in (None, STDOUT):
+            result.to_json(options.json)
+        if options.html is not None:
+            result.to_html(options.html)
+    except OSError as error:
+        raise Failed(str(error)) from error
+    if failed:
+        raise Failed(failed)
+    return 0
+
+
+def try_files(options: argparse.Namespace, *more: str) -> None:
+    """Make the paths in options absolute, as the program may change its folder, if each can be written.
+
+    Args:
+        options: what was asked for.
+        more: the options that name files, besides --json, --html and --output.
+
+    Raises:
+        Usage: says which cannot be written, and why.
+    """
+    taken: dict[str, str] = {}
+    for name in ("json", "html", "output", *more):
+        path, option = getattr(options, name), f"--{name.replace('_', '-')}"
+        if path == STDOUT and name not in _STREAMS:
+            raise Usage(f"--{name} takes the path of a file, not -")
+        if path is None or path == STDOUT:
+            continue
+        try:
+            file = writable(path)
+        except ValueError as error:
+            raise Usage(str(error)) from error
+        first = taken.setdefault(os.path.realpath(file), option)
+        if first != option and os.path.realpath(file) != os.devnull:
+            raise Usage(f"cannot write {path}: {first} and {option} name the same file")
+        setattr(options, name, file)
