@@ -31,6 +31,7 @@ class Mean(Track):
         super().__init__(name, updated=True)
         self.shape, self.dtype, self.place, self.source = tensor.shape, tensor.dtype, tensor.data_ptr(), 0
         self.updates = 0
+        self.made: Node | None = None
 
 
 class Line(Tracks[Mean]):
@@ -158,7 +159,10 @@ def chain_of(averages: Averages, event: Op, node: Node) -> Chain | None:
         for ancestor in nodes:
             if chain is not None and chains.get(ancestor) is chain:
                 del chains[ancestor]
-        chains[node] = chain or Chain(event.site, Mean(event.out))
+        if chain is None:
+            chain = Chain(event.site, Mean(event.out))
+            chain.mean.made = next((one for one in node.sources() if one.site.key != event.site.key), None)
+        chains[node] = chain
     return chain
 
 

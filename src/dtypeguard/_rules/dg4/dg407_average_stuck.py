@@ -63,6 +63,8 @@ RULE = Rule(
         "value for ever."
     ),
     unsafe=("widen_origins",),
+    at_birth=True,
+    explains=("DG903", "DG107"),
     converts=False,
     sampled=True,
     sources=("https://github.com/d8ahazard/sd_dreambooth_extension/issues/1417",),
@@ -89,6 +91,7 @@ def _updated(audit: Recorder, event: Op | Averaging, mean: Mean, line: Line, now
     mean.updates += 1
     if mean.updates & (mean.updates - 1):
         return
+    mean.made = mean.made or audit.lineage.get(now)
     values, found = sample(now), goal(mean)
     if values is not None and found is not None and values.shape == found[0].shape:
         source, share, mean.source = found
@@ -208,10 +211,10 @@ def _report_stuck(audit: Recorder, event: Op | Averaging, line: Line) -> None:
         return
     line.said = True
     dtype = stuck[0].dtype
-    facts = {"found": plain(dtype), "share": share, "steps": step}
+    facts, made = {"found": plain(dtype), "share": share, "steps": step}, stuck[0].made
     audit.find(
         RULE, event.site, facts=facts, module=event.module, op=event.name, parameters=names_of(audit, stuck),
-        from_dtype=dtype, to_dtype=torch.float32,
+        from_dtype=dtype, to_dtype=torch.float32, origin=() if made is None else made.target(),
     )  # fmt: skip
 
 
