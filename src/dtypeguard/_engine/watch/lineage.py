@@ -129,10 +129,11 @@ class Node:
     def made(self, edit: bool = True) -> Step | None:
         """The line to change, if `edit`, for another dtype of a tensor that is written to; None for none.
 
-        One that was made like another (`torch.zeros_like`, a copy of a model) is made there; where the dtype is that of
-        a conversion of a module, it has it from there.
+        One that was made like another (`torch.zeros_like`, a copy of a model), or of a parameter, was made there; where
+        the dtype is that of a conversion of a module, it has it from there.
         """
-        node, how = self if edit and self.op in _LIKE else self.birth, "is born"
+        like = self.op in _LIKE or (self.birth.named and not self.named)
+        node, how = self if edit and like else self.birth, "is born"
         if node.op == FIRST:
             how, edit = "first seen", False
         if node.named:  # by a conversion of its module, if that was seen

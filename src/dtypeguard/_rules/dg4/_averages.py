@@ -236,6 +236,14 @@ def trained(audit: Recorder) -> set[int]:
     return {tensor.data_ptr() for tensors in (held, with_gradients) for tensor in tensors}
 
 
+def origin_of(audit: Recorder, mean: Mean) -> tuple[str, ...]:
+    """The lines that an average has its dtype from; none of a clone of a parameter, which has those of that one."""
+    made = mean.made
+    if made is None or (made.named and all(tensor.data_ptr() != mean.place for _, tensor in _tensors_of(audit))):
+        return ()
+    return made.target()
+
+
 def names_of(audit: Recorder, means: Iterable[Mean]) -> list[str]:
     """What the averages follow, else what they are called themselves, else what they look like."""
     known = {tensor.data_ptr(): name for name, tensor in _tensors_of(audit) if tensor.numel()}

@@ -13,6 +13,7 @@ from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.rule import Rule, Severity
 from ..._engine.watch.spots import Step
 from ..._engine.watch.text import outside
+from ..._show.text import percent
 
 _SHOWN = 2  # places
 _LINES = 6  # of an origin
@@ -33,7 +34,7 @@ def number(value: float) -> str:
 
 def share(error: float) -> str:
     """An error in percent: `0.28 %`; what is more than everything as it is."""
-    return f"{100 * error:.2g} %" if error < 0.5 else f"{100 * error:.0f} %" if error < 10 else "more than 1000 %"
+    return percent(error) if error < 10 else "more than 1000 %"
 
 
 def would_be(row: Row) -> str:
