@@ -556,8 +556,8 @@ def lost(names, optimizer="SGD", lr="1e-05"):
 
 def stuck(names):
     return re.compile(
-        rf"the average of {names} is bfloat16 and does not move: (9\d|100) % of the elements that differ from the model "
-        r"stayed as they were in \d+ .*"
+        rf"the average of {names} is bfloat16 and does not move: (9\d|100) % of the elements that differ from the "
+        r"model stayed as they were in \d+ .*"
     )
 
 
