@@ -1331,7 +1331,7 @@ WRONG = {
     "no error": (lambda: compare(LINEAR, X, dtype=BF16).keep(error=0), ValueError, "keep: error=0: it must be "),
     "an error of 200 %": (
         lambda: compare(LINEAR, X, dtype=BF16).keep(error=2), ValueError,
-        "keep: an error of 200 % is more than that of nothing kept, ",
+        "keep(error=2) is 200 %, more than the error with nothing kept, ",
     ),
     "a text for an error": (
         lambda: compare(LINEAR, X, dtype=BF16).keep(error="small"), TypeError,

@@ -471,7 +471,10 @@ BAD = {
     "an integer": (lambda: dryrun(Net(), X, dtype=[torch.int8]), ValueError, "dtype=int8 is none of bfloat16"),
     "a region": (lambda: dryrun(Net(), X, region=[F64]), ValueError, "region=float64 is none of None, bflo"),
     "meta": (lambda: dryrun(Net(), X, device="meta"), ValueError, "device='meta': there are no kernels on meta"),
-    "no such device": (lambda: dryrun(Net(), X, device="xla"), ValueError, "device='xla' is not here"),
+    "no such device": (
+        lambda: dryrun(Net(), X, device="xla"), ValueError,
+        f"device='xla' is not here (PyTorch {torch.__version__} has no kernels for it)",
+    ),
     "a key": (lambda: table_of(region=[None])["float32"], TypeError, "table['float32']: write table[parameters, inp"),
     "no such dtype": (lambda: table_of(region=[None])["floot", None, None], ValueError, "'floot' is no dtype"),
     "no such kind of cell": (

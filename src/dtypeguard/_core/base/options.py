@@ -134,6 +134,21 @@ def device_of(value: torch.device | str | int) -> torch.device:
         raise ValueError(f"device={value!r} is no device: write torch.device('cuda:0'), 'cuda' or 'cpu'") from None
 
 
+def device_here(value: torch.device | str | int) -> torch.device:
+    """The device that an option names, of this machine.
+
+    Raises:
+        ValueError, TypeError: as `device_of`, and for a device that is not here.
+    """
+    try:
+        return torch.empty(0, device=device_of(value)).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        if reason.startswith("Could not run"):  # and then all backends that torch knows
+            reason = f"PyTorch {torch.__version__} has no kernels for it"
+        raise ValueError(f"device={value!r} is not here ({reason})") from None
+
+
 def misspelt(name: str, options: Iterable[str]) -> str:
     """What to say of an option that does not exist."""
     known = list(options)

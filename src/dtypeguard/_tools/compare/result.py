@@ -205,8 +205,8 @@ class Comparison(Drawn):
         error = share_of("keep: error", error)
         if error > max(1.0, self.error):  # the low dtype alone is better
             raise ValueError(
-                f"keep: an error of {percent(error)} is more than that of nothing kept, {percent(self.error)}: "
-                "pass less, for example 0.01 or '1%'"
+                f"keep(error={error:g}) is {percent(error)}, more than the error with nothing kept, "
+                f"{percent(self.error)}: pass less, for example 0.01 or '1%'"
             )
         if self._found.integers:
             raise CompareError(
