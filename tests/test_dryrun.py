@@ -551,7 +551,13 @@ def swallowed(self, x):
         return self.layer(x.to(self.layer.weight.dtype)).float()
 
 
-FORWARDS = [dtype_dependent, in_place, mixed, disabled, attention, casts, swallowed]
+def packed(self, x):
+    """A region refuses a call inside of a kernel, after another operation."""
+    ran = nn.utils.rnn.pack_padded_sequence(x.sin()[..., None], torch.tensor([8, 8]), batch_first=True).data
+    return self.layer(ran.view(2, 8))
+
+
+FORWARDS = [dtype_dependent, in_place, mixed, disabled, attention, casts, swallowed, packed]
 
 
 @pytest.mark.parametrize("values", [True, False], ids=["computed", "not computed"])
