@@ -40,7 +40,7 @@ class Pair(NamedTuple):
 
 
 @enforce(mode="strict")
-def join(x: Row, y: Row = torch.empty(0, dtype=torch.float64)):
+def join(x: Row, y: Row = torch.empty(0, dtype=torch.float64)):  # noqa: B008
     return x if y.numel() == 0 else torch.cat([x, y])
 
 
