@@ -450,9 +450,9 @@ def test_percent_signs_in_messages_are_logged_as_they_are(caplog):
     amp.watch(model, optimizer)
     for _ in range(31):
         plain_step(model, optimizer, torch.ones(1, 64, dtype=BF16))
-    with pytest.warns(AmpWarning, match="100% of the elements"):
+    with pytest.warns(AmpWarning, match="100 % of the elements"):
         plain_step(model, optimizer, torch.ones(1, 64, dtype=BF16))
-    assert "100% of the elements" in caplog.records[0].getMessage()
+    assert "100 % of the elements" in caplog.records[0].getMessage()
 
 
 def test_repr_says_what_is_watched_and_what_was_found():

@@ -549,15 +549,15 @@ def zero_bias():
 
 def lost(names, optimizer="SGD", lr="1e-05"):
     return re.compile(
-        r"(9\d|100)% of the elements of bfloat16 parameters with a non-zero gradient did not move in a step of "
+        r"(9\d|100) % of the elements of bfloat16 parameters with a non-zero gradient did not move in a step of "
         rf"{optimizer} \(lr={lr}\): {names}"
     )
 
 
 def stuck(names):
     return re.compile(
-        rf"the average of {names} is bfloat16 and does not move: (9\d|100)% of the elements that differ from the model "
-        r"stayed as they were in \d+ .*"
+        rf"the average of {names} is bfloat16 and does not move: (9\d|100) % of the elements that differ from the "
+        r"model stayed as they were in \d+ .*"
     )
 
 

@@ -17,7 +17,8 @@ from torch.utils.checkpoint import checkpoint
 
 import dtypeguard
 from dtypeguard import CompareError, DeviceError, compare, diff
-from dtypeguard._tools.compare.text import bars, of_whole, percent
+from dtypeguard._show.text import percent
+from dtypeguard._tools.compare.text import bars, of_whole
 from dtypeguard.results import Kept
 
 INPUTS = "(inputs)"
@@ -186,6 +187,27 @@ def test_lines_are_those_of_the_model():
         line.source for line in result.lines
     )  # charged where it is used
     assert any("Square.apply" in line.source for line in result.lines)
+
+
+class Twins(nn.Module):
+    """Two layers whose errors cancel, beside one that has the rest."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.second = copy.deepcopy(self.first)
+
+    def forward(self, x):
+        first, second, last = (layer(x).float().sum() for layer in (self.first, self.second, self.last))
+        return first - second + 0.001 * last
+
+
+def test_shares_that_cancel_but_for_little_are_no_rows():
+    result = compare(Twins(), torch.randn(4, 8), region=BF16)
+    assert sum(abs(layer.share) for layer in result.layers) > 10
+    lines = str(result).splitlines()
+    assert all(line.startswith(("bfloat16", "note", "    ")) for line in lines)
+    assert any("is chance: pass more batches" in note for note in result.notes)
 
 
 def test_a_planted_cancellation_is_named_first():
@@ -1309,7 +1331,7 @@ WRONG = {
     "no error": (lambda: compare(LINEAR, X, dtype=BF16).keep(error=0), ValueError, "keep: error=0: it must be "),
     "an error of 200 %": (
         lambda: compare(LINEAR, X, dtype=BF16).keep(error=2), ValueError,
-        "keep(error=2) is 200 %, and the error is ",
+        "keep(error=2) is 200 %, more than the error with nothing kept, ",
     ),
     "a text for an error": (
         lambda: compare(LINEAR, X, dtype=BF16).keep(error="small"), TypeError,

@@ -471,7 +471,10 @@ BAD = {
     "an integer": (lambda: dryrun(Net(), X, dtype=[torch.int8]), ValueError, "dtype=int8 is none of bfloat16"),
     "a region": (lambda: dryrun(Net(), X, region=[F64]), ValueError, "region=float64 is none of None, bflo"),
     "meta": (lambda: dryrun(Net(), X, device="meta"), ValueError, "device='meta': there are no kernels on meta"),
-    "no such device": (lambda: dryrun(Net(), X, device="xla"), ValueError, "device='xla' is not here"),
+    "no such device": (
+        lambda: dryrun(Net(), X, device="xla"), ValueError,
+        f"device='xla' is not here (PyTorch {torch.__version__} has no kernels for it)",
+    ),
     "a key": (lambda: table_of(region=[None])["float32"], TypeError, "table['float32']: write table[parameters, inp"),
     "no such dtype": (lambda: table_of(region=[None])["floot", None, None], ValueError, "'floot' is no dtype"),
     "no such kind of cell": (
@@ -548,7 +551,13 @@ def swallowed(self, x):
         return self.layer(x.to(self.layer.weight.dtype)).float()
 
 
-FORWARDS = [dtype_dependent, in_place, mixed, disabled, attention, casts, swallowed]
+def packed(self, x):
+    """A region refuses a call inside of a kernel, after another operation."""
+    ran = nn.utils.rnn.pack_padded_sequence(x.sin()[..., None], torch.tensor([8, 8]), batch_first=True).data
+    return self.layer(ran.view(2, 8))
+
+
+FORWARDS = [dtype_dependent, in_place, mixed, disabled, attention, casts, swallowed, packed]
 
 
 @pytest.mark.parametrize("values", [True, False], ids=["computed", "not computed"])

@@ -67,7 +67,7 @@ CASES = [
     ("compare made:model --batch made:batch --format nvfp4 --keep 1 --recipe nope x.json", 2,
      "--recipe nope: the tool must be one of torchao, "),
     ("compare made:model --batch made:batch --dtype bfloat16 --keep 5", 2,
-     "--keep 5 is 500 %, and the error is 0."),
+     "--keep 5 is 500 %, more than the error with nothing kept, 0."),
     ("audit --select DG999 app.py", 2, "--select DG999 is no rule (did you mean 'DG9"),
     ("compare made:model --batch made:batch --dtype bfloat16 --keep -1", 2, "--keep -1: the error must be positive"),
     ("compare made:model --batch made:batch --dtype bfloat16 --keep 1e-15", 1,
@@ -95,6 +95,9 @@ CASES = [
     ("dryrun made:model --batch made:batch --device meta", 2, "--device meta: there are no kernels on meta"),
     ("dryrun made:gone --require float16 --dtype float32", 2,
      "--require float16: the model is run in float32 only: add float16 to --dtype"),
+    ("dryrun made:gone --require int8", 2,
+     '--require int8: no cell has int8: dryrun asks floating dtypes, bfloat16, float16, float32, float64; '
+     'compare(model, batch, format="int8") measures what its weights cost'),
     ("dryrun made:gone --require float16 --region bfloat16", 2,
      "--require asks about the model without a region: add none to --region"),
     ("dryrun made:gone --region fp64", 2, "--region fp64 is none of none, float16, bfloat16"),

@@ -1712,9 +1712,26 @@ def test_ids_of_another_name_are_told_where_the_embedding_refuses_them(dtype, fu
     with pytest.raises(RuntimeError, match="indices") as told:
         model(IDS.float())
     assert [note.partition("; ")[2] for note in told.value.__notes__] == [
-        "`tokens` goes into an embedding, and ids are integers: pass tokens.long()"
+        "`tokens` goes into an embedding, which takes int64 and int32: pass tokens.long()"
     ]
     assert model(IDS.float().long()).dtype is dtype
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8, torch.bool])
+def test_ids_that_an_embedding_refuses_are_told_whatever_a_class_calls_its_instances(dtype):
+    class Short(nn.Module):
+        def __init__(my):  # noqa: N805
+            super().__init__()
+            my.table = nn.Embedding(10, 4)
+
+        def forward(my, ids):  # noqa: N805
+            return my.table(ids)
+
+    with pytest.raises(RuntimeError, match="indices") as told:
+        guard(Short(), mode="strict")(IDS.to(dtype))
+    assert told.value.__notes__[0].endswith(
+        "; `ids` goes into an embedding, which takes int64 and int32: pass ids.long()"
+    )
 
 
 def test_values_are_looked_at_without_a_trace_in_the_graph():

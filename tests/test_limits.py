@@ -39,6 +39,17 @@ class Pair(NamedTuple):
     n: int = 1
 
 
+@enforce(mode="strict")
+def join(x: Row, y: Row = torch.empty(0, dtype=torch.float64)):  # noqa: B008
+    return x if y.numel() == 0 else torch.cat([x, y])
+
+
+def test_a_default_may_stand_for_no_value():
+    assert join(f32()).dtype is torch.float32
+    with pytest.raises(DtypeError):
+        join(f32(), f64())
+
+
 def test_a_dataclass_is_checked_on_what_it_is_given_and_not_afterwards():
     for wrong in ({"x": f64()}, {"x": f32(), "y": f64()}):
         with pytest.raises(DtypeError):

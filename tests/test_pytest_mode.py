@@ -847,10 +847,19 @@ def test_packages_are_enforced_as_soon_as_something_imports_them(pytester, shop,
 def test_a_package_that_does_not_exist_is_wrong_usage(pytester, shop):
     pytester.makepyfile(SELLS)
     result = pytester.runpytest("--dtypeguard-packages=shop,shopp", *QUIET)
-    result.assert_outcomes(passed=1)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stdout.fnmatch_lines(["ERROR: --dtypeguard-packages: there is no package 'shopp' (did you mean 'shop'?)"])
+    assert "passed" not in result.stdout.str()  # misspelt: no test has run
+    result.stderr.fnmatch_lines(["ERROR: --dtypeguard-packages: there is no package 'shopp' (did you mean 'shop'?)"])
     result.stdout.no_fnmatch_line("*no module of*")
+
+
+def test_a_package_that_no_test_has_found_is_wrong_usage_at_the_end(pytester, shop):
+    pytester.makepyfile(SELLS + "def test_more():\n    import sys\n    sys.modules['kkkkkkk'] = sys\n")
+    result = pytester.runpytest("--dtypeguard-packages=shop,wwwwwww,kkkkkkk", *QUIET)
+    result.assert_outcomes(passed=2)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stdout.fnmatch_lines(["ERROR: --dtypeguard-packages: there is no package 'wwwwwww'"])
+    result.stdout.no_fnmatch_line("ERROR*kkkkkkk*")
 
 
 @pytest.mark.slow

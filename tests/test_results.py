@@ -243,6 +243,13 @@ WRONG = {
         lambda: dtypeguard.manifest(LAYER, shape=True), TypeError,
         "manifest: there is no option shape=: did you mean shapes="
     ),
+    "manifest(m, optimiser=)": (
+        lambda: dtypeguard.manifest(LAYER, optimiser=X), TypeError,
+        "optimiser=: did you mean optimizer=? The options are optimizer, batch, shapes, devices"
+    ),
+    "watch(m, optimiser=)": (
+        lambda: dtypeguard.amp.watch(LAYER, optimiser=X), TypeError, "optimiser=: did you mean optimizer=?"
+    ),
     "keep(errors=)": (
         lambda: compare(LAYER, X, dtype=BF16).keep(errors=1), TypeError,
         "keep: there is no option errors=: did you mean error="

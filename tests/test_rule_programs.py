@@ -305,6 +305,38 @@ def test_a_total_in_a_copy_of_a_model_is_mended_where_the_copy_is_made(tmp_path)
     assert (finding.rule, finding.line, finding.edit.line) == ("DG903", 11, 8)
 
 
+AVERAGE = (
+    "m = nn.Linear(4, 4, bias=False)\n"
+    "nn.init.ones_(m.weight)\n"
+    "m(torch.ones(1, 4))\n"
+    "means = [p.detach().bfloat16() for p in m.parameters()]  # change\n"
+    "for step in range(64):\n"
+    "    with torch.no_grad():\n"
+    "        for mean, p in zip(means, m.parameters()):\n"
+    "            p += 0.01\n"
+    "            {}\n"
+    "print([mean.sum().item() for mean in means])\n"
+)
+TARGETS = {
+    "an average": ("DG407", AVERAGE.format("mean.mul_(0.999).add_(p, alpha=0.001)")),
+    "an average that is bound anew": (
+        "DG407", AVERAGE.replace("mean, p in", "n, p in").format("means[n] = 0.999 * means[n] + 0.001 * p.bfloat16()")
+        .replace("zip(means,", "zip([0],"),
+    ),
+    "a total in a list": (
+        "DG903", "means = [torch.ones(4, dtype=torch.bfloat16)]  # change\n"
+        "for step in range(64):\n    torch._foreach_add_(means, 0.001)\nprint(means[0].sum().item())\n",
+    ),
+    "a count": ("DG109", "count = torch.zeros((), dtype=torch.int8)  # change\nfor _ in range(200):\n    count += 1\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "source"), TARGETS.values(), ids=TARGETS)
+def test_the_line_to_change_of_what_is_written_to_is_the_one_that_made_it(rule, source, tmp_path):
+    (finding,) = audited(tmp_path, NUMPY + source, values=True).findings
+    assert (finding.rule, finding.edit.source[-8:]) == (rule, "# change")
+
+
 def test_what_is_refused_is_mended_where_another_finding_has_its_dtype_changed(tmp_path):
     source = NUMPY + (
         "nets = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).bfloat16()\n"

@@ -121,6 +121,13 @@ async def every(stream):
     return [item async for item in stream]
 
 
+def steps_without_a_scaled_loss():
+    model, scaler = nn.Linear(2, 2), torch.amp.GradScaler("cpu")
+    optimizer = torch.optim.SGD(model.parameters())
+    with dtypeguard.amp.watch(model, optimizer, scaler, ignore="DG307"):
+        scaler.step(optimizer)
+
+
 wrong = torch.ones(2, dtype=torch.float64)
 right = torch.ones(2)
 WAYS = {
@@ -132,6 +139,7 @@ WAYS = {
     "the body, after checks that passed": lambda: loss(right, right * 9),
     "a malformed annotation": lambda: dtypeguard.check(right, "Float32[Tensor, 'a,b']"),
     "the annotation of an argument": lambda: enforce(annotated),
+    "an error of PyTorch's scaler": steps_without_a_scaled_loss,
 }
 
 

@@ -617,6 +617,17 @@ def overflows_in_many_layers():
     return sum(layer(torch.full((4,), 300.0, dtype=F16)).sum().item() for layer in nn.ModuleList([Square(), Square()]))
 
 
+def stalls_an_average():
+    model = nn.Linear(4, 4)
+    nn.init.ones_(model.weight)
+    mean = model.weight.detach().bfloat16()
+    for _ in range(64):
+        with torch.no_grad():
+            model.weight += 0.01
+            mean.mul_(0.999).add_(model.weight, alpha=0.001)
+    return mean.sum().item()
+
+
 def rounds_a_constant():
     return torch.tensor(1e-9).half().item()
 
@@ -625,6 +636,7 @@ def rounds_a_constant():
     ("program", "guess", "rule", "severity"),
     [
         (rounds_a_constant, "DG115", "DG115", "error"),
+        (stalls_an_average, "DG407", "DG407", "warning"),
         (overflows, "DG105", "DG901", "error"),
         (overflows_where_nobody_looks, "DG105", "DG901", "info"),
         (overflows_in_a_cast, "DG105", "DG901", "error"),

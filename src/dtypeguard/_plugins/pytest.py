@@ -373,8 +373,25 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Before tests run, all that they import has been found: a name that is nearly another one is misspelt."""
+    for name, meant in _unknown(session.config).items():
+        if meant:
+            session.config.stash[_run].hook = None  # nothing more is to be said of it
+            raise pytest.UsageError(_no_package(name, meant))
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    return [f"dtypeguard: {_no_package(name, meant)} yet" for name, meant in _unknown(config).items()]
+
+
+def _no_package(name: str, meant: str) -> str:
+    return f"--dtypeguard-packages: there is no package {name!r}{meant}"
+
+
 def _unknown(config: pytest.Config) -> dict[str, str]:
-    """The packages to enforce that do not exist, and which were meant: known at the end, as a test may have them found.
+    """The packages to enforce that do not exist, and which were meant; a test may still have them found.
 
     Of the workers of pytest-xdist each knows for itself.
     """
@@ -407,7 +424,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         text = f"dtypeguard: no module of {', '.join(missing)} was imported, so nothing of it was enforced"
         terminalreporter.write_line(text, yellow=True)
     for name, meant in unknown.items():
-        terminalreporter.write_line(f"ERROR: --dtypeguard-packages: there is no package {name!r}{meant}", red=True)
+        terminalreporter.write_line(f"ERROR: {_no_package(name, meant)}", red=True)
     if not run.repairs or verbosity < -1 or config.getoption("no_summary"):
         return
     from dtypeguard._show.text import number

@@ -27,6 +27,14 @@ def limit(value: float) -> str:
     return re.sub(r"e\+?(-?)0*", r"e\1", f"{value:.3g}") if "e" in text else text
 
 
+def percent(value: float) -> str:
+    """An error or a share as a reader wants it, in one unit: `56 %`, `0.42 %`, `0.0013 %`, `1.3e-05 %`."""
+    if not math.isfinite(value):
+        return str(value)
+    value *= 100
+    return f"{value:.0f} %" if abs(value) >= 9.95 else f"{value:.2g} %"
+
+
 def number(count: int, what: str) -> str:
     """A count with its noun: `1 cast`, `2,000 casts`; `info` has no plural."""
     return f"{count:,} {what}{'' if count == 1 or what == 'info' else 's'}"

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
 from .._core.base.config import LOOKS
+from .._core.base.frames import hide_frames
 
 
 class Listener(Protocol):
@@ -140,7 +141,11 @@ def _listening_method(base: Any, name: str) -> Any:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         call: Callable[[], Any] = functools.partial(getattr(base, name), self, *args, **kwargs)
-        return tell(name, self, _listeners.get(self, ()), call, args, kwargs)
+        try:
+            return tell(name, self, _listeners.get(self, ()), call, args, kwargs)
+        except BaseException:
+            hide_frames()
+            raise
 
     return functools.wraps(inspect.unwrap(getattr(base, name)))(method)
 

@@ -16,8 +16,8 @@ from torch import nn
 from .._core.base.dtypes import FLOATING, FloatName, HalfName
 from .._core.base.errors import AnnotationError
 from .._core.base.numbers import Seeded, seed
+from .._core.base.options import device_here, explained, several
 from .._core.base.options import dtypes as read
-from .._core.base.options import explained, several
 from .._core.base.progress import progress
 from .._engine.watch.unrecorded import unrecorded
 from .._tools.calls import Inputs, aside, call_of, check_values, leaf, read_as
@@ -249,11 +249,7 @@ def _places(asked: Any) -> tuple[torch.device, ...]:
     for device in _as_list(
         "device", present if asked is None else asked, torch.device | str, "a device such as 'cpu'", known
     ):
-        try:
-            place = torch.empty(0, device=device).device
-        except (RuntimeError, AssertionError, TypeError) as error:
-            reason = str(error).partition("\n")[0]
-            raise ValueError(f"device: {device!r} is not here, only {known} ({reason})") from None
+        place = device_here(device)
         if place.type == "meta":
             raise ValueError("device: nothing is computed on meta")
         found.append(place)

@@ -11,5 +11,5 @@ watched = dtypeguard.amp.watch(model, optimizer)
 for _ in range(40):
     optimizer.zero_grad()
     model(torch.ones(4, 8, dtype=torch.bfloat16)).square().mean().backward()
-    optimizer.step()  # expect: DG406 "100% of the elements of bfloat16 parameters with a non-zero gradient did not move in a step of AdamW (lr=1e-05): `Linear.weight`, `Linear.bias`"
+    optimizer.step()  # expect: DG406 "100 % of the elements of bfloat16 parameters with a non-zero gradient did not move in a step of AdamW (lr=1e-05): `Linear.weight`, `Linear.bias`"
 # fix: keep float32 parameters and use autocast, or an optimizer with float32 master weights or stochastic rounding

@@ -12,4 +12,4 @@ watched = dtypeguard.amp.watch(model, optimizer)
 for _ in range(40):
     optimizer.zero_grad()
     model(torch.ones(4, 8).half()).square().mean().backward()
-    optimizer.step()  # expect: DG406 "100% of the elements of float16 parameters with a non-zero gradient did not move in a step of Adam (lr=1e-05): `Sequential.0.weight`, `Sequential.0.bias`"
+    optimizer.step()  # expect: DG406 "100 % of the elements of float16 parameters with a non-zero gradient did not move in a step of Adam (lr=1e-05): `Sequential.0.weight`, `Sequential.0.bias`"

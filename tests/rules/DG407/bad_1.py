@@ -13,5 +13,5 @@ for _ in range(40):
     model(torch.ones(4, 8)).square().mean().backward()
     optimizer.step()  # expect: by a watch
     for name, weight in model.named_parameters():
-        average[name].mul_(0.999).add_(weight.detach(), alpha=0.001)  # expect: DG407 "the average of `Linear.weight` is bfloat16 and does not move: 100% of the elements that differ from the model stayed as they were in 16 steps"
+        average[name].mul_(0.999).add_(weight.detach(), alpha=0.001)  # expect: DG407 "the average of `Linear.weight` is bfloat16 and does not move: 100 % of the elements that differ from the model stayed as they were in 16 steps"
 # fix: keep the average in float32, whatever the model's dtype

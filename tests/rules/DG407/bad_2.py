@@ -13,4 +13,4 @@ for _ in range(60):
     optimizer.zero_grad()
     model(torch.ones(4, 8, dtype=torch.bfloat16)).square().mean().backward()
     optimizer.step()  # expect: by a watch
-    average.update_parameters(model)  # expect: DG407 "the average of `Linear.weight` is bfloat16 and does not move: 100% of the elements that differ from the model stayed as they were in 16 steps"
+    average.update_parameters(model)  # expect: DG407 "the average of `Linear.weight` is bfloat16 and does not move: 100 % of the elements that differ from the model stayed as they were in 16 steps"

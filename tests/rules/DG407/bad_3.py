@@ -16,4 +16,4 @@ for _ in range(40):
     optimizer.step()  # expect: by a watch
     with torch.no_grad():
         for mine, theirs in zip(teacher.parameters(), student.parameters()):
-            mine.lerp_(theirs.half(), 1e-4)  # expect: DG407 "the average of `Linear.weight` is float16 and does not move: 100% of the elements that differ from the model stayed as they were in 16 steps"
+            mine.lerp_(theirs.half(), 1e-4)  # expect: DG407 "the average of `Linear.weight` is float16 and does not move: 100 % of the elements that differ from the model stayed as they were in 16 steps"

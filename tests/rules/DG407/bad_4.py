@@ -13,4 +13,4 @@ for _ in range(40):
     model(torch.ones(4, 8)).square().mean().backward()
     optimizer.step()  # expect: by a watch
     for name, weight in model.named_parameters():
-        average[name] = 0.999 * average[name] + 0.001 * weight.detach().bfloat16()  # expect: DG407 "the average of `Linear.weight` is bfloat16 and does not move: 100% of the elements that differ from the model stayed as they were in 32 steps"
+        average[name] = 0.999 * average[name] + 0.001 * weight.detach().bfloat16()  # expect: DG407 "the average of `Linear.weight` is bfloat16 and does not move: 100 % of the elements that differ from the model stayed as they were in 32 steps"

@@ -1,8 +1,8 @@
 import torch
 
-weight = torch.ones(4)
-average = weight.bfloat16()
+reward = torch.ones(4)
+trace = reward.bfloat16()
 for step in range(300):
-    weight += 0.01
-    average.mul_(0.999).add_(weight, alpha=0.001)  # expect: DG903 "`average.mul_(0.999).add_(weight, alpha=0.001)`: a total stands still: 1.078 where float32 has 1.41; it reaches values that the program reads"
-print(average.tolist())
+    reward += 0.01
+    trace.mul_(0.999).add_(reward, alpha=0.002)  # expect: DG903 "`trace.mul_(0.999).add_(reward, alpha=0.002)`: a total stands still: 2.156 where float32 has 2.079; it reaches values that the program reads"
+print(trace.tolist())

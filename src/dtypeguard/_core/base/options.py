@@ -77,14 +77,14 @@ def _path_in(arguments: dict[str, Any], file: Any) -> str | None:
 
 def _wrong(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     parameters = [p for p in signature.parameters.values() if p.name != "self"]
-    options = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-    names = [p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY]
+    named = [p for p in parameters if p.kind is not p.POSITIONAL_ONLY]
+    names, options = [p.name for p in named], [p.name for p in named if p.default is not p.empty]
     unknown = next((name for name in kwargs if name not in names), None)
     places = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if unknown in places:
         return f"write {unknown} without its name, as the first value"
     if unknown is not None:
-        return misspelt(unknown, options or names)
+        return misspelt(unknown, options or names, names)
     both = next((name for name, value in zip(places, args, strict=False) if type(value) is tuple), "batch")
     if "batch" in places[len(args) :] and both != "batch":
         return f"{both} is a tuple: pass the model itself, and the batch behind it, ({', '.join(places)})"
@@ -134,12 +134,27 @@ def device_of(value: torch.device | str | int) -> torch.device:
         raise ValueError(f"device={value!r} is no device: write torch.device('cuda:0'), 'cuda' or 'cpu'") from None
 
 
-def misspelt(name: str, options: Iterable[str]) -> str:
-    """What to say of an option that does not exist."""
+def device_here(value: torch.device | str | int) -> torch.device:
+    """The device that an option names, of this machine.
+
+    Raises:
+        ValueError, TypeError: as `device_of`, and for a device that is not here.
+    """
+    try:
+        return torch.empty(0, device=device_of(value)).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        if reason.startswith("Could not run"):  # and then all backends that torch knows
+            reason = f"PyTorch {torch.__version__} has no kernels for it"
+        raise ValueError(f"device={value!r} is not here ({reason})") from None
+
+
+def misspelt(name: str, options: Iterable[str], others: Iterable[str] = ()) -> str:
+    """What to say of an option that does not exist; one of the others, which a call must have, may be meant too."""
     known = list(options)
     if not known:
         return f"there is no option {name}=, and no other"
-    found = difflib.get_close_matches(name, known, 1)
+    found = difflib.get_close_matches(name, [*known, *others], 1)
     meant = f"did you mean {found[0]}=? " if found else ""
     return f"there is no option {name}=: {meant}The options are {', '.join(known)}".replace(": The", ". The")
 

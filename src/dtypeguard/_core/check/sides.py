@@ -98,6 +98,12 @@ def _memory(tensor: Tensor) -> int | None:
         return None
 
 
+def _self_of(frame: FrameType) -> Any:
+    """The first argument of a running function, however it is called there; None if it has none."""
+    code = frame.f_code
+    return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+
+
 def is_wrong_inside(error: BaseException, root: Any) -> bool:
     """Whether an error left a module inside of a model that got a floating tensor unlike its parameters.
 
@@ -106,7 +112,7 @@ def is_wrong_inside(error: BaseException, root: Any) -> bool:
     trace = error.__traceback__
     while trace is not None:
         frame, trace = trace.tb_frame, trace.tb_next
-        module = frame.f_locals.get("self")
+        module = _self_of(frame)
         if isinstance(module, nn.Module) and module is not root and frame.f_code.co_name == "forward":
             anchor = anchor_of(module)
             names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
@@ -121,15 +127,15 @@ def is_wrong_inside(error: BaseException, root: Any) -> bool:
 
 
 def embedded(error: BaseException, root: Any) -> str | None:
-    """The argument of a model that came into an embedding in a floating dtype, upon which PyTorch raised its error."""
+    """The argument of a model that came into an embedding in a dtype upon which PyTorch raised its error."""
     trace, arguments, ids = error.__traceback__, dict[str, Any](), None
     while trace is not None:
         frame, trace = trace.tb_frame, trace.tb_next
         if frame.f_code in (F.embedding.__code__, F.embedding_bag.__code__):
             ids = frame.f_locals.get("input")
-        elif not arguments and frame.f_locals.get("self") is root:
+        elif not arguments and _self_of(frame) is root:
             arguments = dict(frame.f_locals)
-    if not isinstance(ids, Tensor) or not ids.is_floating_point():
+    if not isinstance(ids, Tensor) or ids.dtype in (torch.int32, torch.int64):
         return None
     return next((name for name, value in arguments.items() if isinstance(value, Tensor) and _is_same(value, ids)), None)
 

@@ -54,7 +54,7 @@ class Card:
             return f"; of its buffers {', '.join(odd)}" if odd else ""
         name = embedded(error, module)
         if name is not None:
-            return f"; `{name}` goes into an embedding, and ids are integers: pass {name}.long()"
+            return f"; `{name}` goes into an embedding, which takes int64 and int32: pass {name}.long()"
         if self.key.options.depth == "all" or not is_wrong_inside(error, module):
             return ""
         return '; guard(model, depth="all") also checks tensors that the model creates'

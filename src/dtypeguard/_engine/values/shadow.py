@@ -174,7 +174,8 @@ class Shadow:
                     held.write(tensor, tensor)
         if row.visits == 1:  # of a total what it was before
             row.exact = op.exact and not op.rounds(inputs, row.dtype)
-            first = next((one for one in args if isinstance(one, Tensor) and one.dtype is row.dtype), None)
+            operands = inputs if op.several else args
+            first = next((one for one in operands if isinstance(one, Tensor) and one.dtype is row.dtype), None)
             row.node = None if first is None else self.node_of(first)
         if look and pairs:
             look_at(incoming if writing is None else incoming[len(writing.incoming) :], pairs[:1])

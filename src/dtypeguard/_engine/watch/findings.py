@@ -212,9 +212,14 @@ class Findings:
                     worse = max(map(_severity, guesses)) > max(map(_severity, measured))
                     for key in keys[worse]:
                         del self._findings[key]
-            self._explain()
 
     def unite(self) -> None:
+        """Findings of one cause are one, or have one line to change."""
+        with self._lock:
+            self._explain()
+            self._share_births()
+
+    def _share_births(self) -> None:
         """What is refused for a dtype that another finding has changed where it is born is mended there too."""
         rows = [finding for finding, _ in self._findings.values()]
         births = {
@@ -229,12 +234,15 @@ class Findings:
                 finding.edit, finding.fix = birth, known.fix
 
     def _explain(self) -> None:
-        """What was measured at an expression of which another finding names the cause is told there, as severe."""
-        causes = {_code_of(finding): finding for finding, _ in self._findings.values() if RULES[finding.rule].explains}
+        """What is found at an expression of which another finding names the cause is told there, as severe."""
+        causes = [finding for finding, _ in self._findings.values() if RULES[finding.rule].explains]
         for key, (finding, _) in list(self._findings.items()) if causes else ():
-            cause = causes.get(_code_of(finding)) if finding.rule.startswith(_MEASURED) else None
+            code = _code_of(finding)
+            told = [one for one in causes if _code_of(one) == code]
+            cause = next((one for one in told if finding.rule.startswith(RULES[one.rule].explains)), None)
             if cause is not None:
                 cause.severity = max(cause, finding, key=_severity).severity
+                cause.course = cause.course or finding.course
                 del self._findings[key]
 
     def cast(

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..._core.base import private
 from ..._core.base.dtypes import name_of
+from ..ops import FRESH
 from .sites import Site
 from .spots import Step
 
@@ -24,6 +25,7 @@ _SWEEP = 10_000
 _DEBTS = 32
 FIRST = "first seen"  # of what is older than the audit, or was made past torch
 COPIED = "deepcopy"  # of a parameter
+_LIKE = FRESH | {COPIED}
 
 
 class Cause(abc.ABC):
@@ -123,6 +125,25 @@ class Node:
             return Step(str(self))
         how = "first seen" if self.op == FIRST else "born"
         return Step(str(self), self.site, f"{name_of(self.dtype)} is {how} here", edit)
+
+    def made(self, edit: bool = True) -> Step | None:
+        """The line to change, if `edit`, for another dtype of a tensor that is written to; None for none.
+
+        One that was made like another (`torch.zeros_like`, a copy of a model), or of a parameter, was made there; where
+        the dtype is that of a conversion of a module, it has it from there.
+        """
+        like = self.op in _LIKE or (self.birth.named and not self.named)
+        node, how = self if edit and like else self.birth, "is born"
+        if node.op == FIRST:
+            how, edit = "first seen", False
+        if node.named:  # by a conversion of its module, if that was seen
+            node, how = next(iter(node.parents), node), "since"
+        return None if node.named else Step(str(node), node.site, f"{name_of(self.dtype)} {how} here", edit)
+
+    def target(self) -> tuple[str, ...]:
+        """The lines from birth to here of what is written to."""
+        made, lines = self.made(), [str(step) for step in self.line()]
+        return tuple(lines) if made is None else (made, *(step for step in lines if step != made))
 
     def line(self, edit: bool = True) -> tuple[str, ...]:
         """The lines from birth to here; what lies between the first and the last ones is left out.

@@ -49,7 +49,7 @@ class Rule:
         why: prose for the rule's page.
         sources: addresses of what it rests on.
         guesses: whether it tells from the code what becomes of values; an audit that follows values knows better.
-        explains: whether it names the cause of what an audit that follows values finds at the same expression.
+        explains: ids or families of rules: it names the cause of what these find at the same expression.
         follows: ids of rules whose faults do what it tells; it is listed behind the others, and one edit mends both.
         at_birth: whether the line to edit is the one where the dtype was born, not the one that is named.
         converts: whether `from_dtype` and `to_dtype` are a conversion that the program made; else the second is one
@@ -68,7 +68,7 @@ class Rule:
     why: str
     sources: tuple[str, ...]
     guesses: bool = False
-    explains: bool = False
+    explains: tuple[str, ...] = ()
     at_birth: bool = False
     converts: bool = True
     follows: tuple[str, ...] = ()

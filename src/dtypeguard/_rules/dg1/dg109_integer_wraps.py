@@ -10,7 +10,7 @@ from ..._engine.integers import IN_PLACE, INTEGERS, OUT_OF_PLACE, PRODUCTS, SHIF
 from ..._engine.ops import NARROW, operator_of
 from ..._engine.watch.lineage import FIRST, Debt
 from .._kit import LARGEST, Node, Op, Recorder, Rule, Severity, Suspect, name_of, on, readable
-from ._writes import expression, source_of
+from ._writes import at_target, expression, source_of
 
 RULE = Rule(
     "DG109",
@@ -25,6 +25,7 @@ RULE = Rule(
         "`~` on an integer mask flips bits: 1 becomes -2 (254 in uint8) and 0 becomes -1 (255), and all of these count "
         "as true. In bool, `True + True` is True, so a count of votes stays at one."
     ),
+    at_birth=True,
     unsafe=("bool_before_inverted", "clamp_first", "whole_in_int64", "wider_integers", "wider_target"),
     sampled=True,
     sources=("https://github.com/pytorch/pytorch/issues/24180",),
@@ -52,6 +53,7 @@ class Wrapped(Debt):
     reduced: bool = False  # what was multiplied is taken apart again: what wrapped has another remainder and quotient
 
 
+_TARGET = "make what is written to with"
 _SCATTERED = Debt()  # of what a hash has made
 _NEAR = 8  # lines back
 _FEW = 4096  # numbers
@@ -135,7 +137,7 @@ def _falls_off(event: Op, args: Any) -> bool:
 
 def _wider(dtype: torch.dtype, in_place: bool) -> str:
     if in_place and dtype is not torch.int64:
-        return "make what is written to with `dtype=torch.int64`, or clamp before the write"
+        return f"{_TARGET} `dtype=torch.int64`, or clamp before the write"
     if dtype is torch.int64:
         return "PyTorch has no wider integer: sort or compare by several columns, or compute with integers of Python"
     wider = "`.long()`" if dtype is torch.int32 else "`.int()` or `.float()`"  # float32 has no integers above 2**24
@@ -222,8 +224,12 @@ def judge(audit: Recorder) -> None:
             finding.count += row.count - 1
 
 
-def _wrapping(event: Op, detail: str, advice: str, audit: Recorder) -> Suspect:
-    return audit.suspect(RULE, event, event.inputs[0], detail=detail, advice=advice)
+def _wrapping(
+    event: Op, detail: str, advice: str, audit: Recorder, source: Tensor | None = None, **facts: str
+) -> Suspect:
+    source = event.inputs[0] if source is None else source
+    suspect = audit.suspect(RULE, event, source, detail=detail, advice=advice, **facts)
+    return at_target(suspect, event.out, audit) if advice.startswith(_TARGET) else suspect
 
 
 # ---------------------------------------------------------------- masks
@@ -313,7 +319,7 @@ def votes_added(event: Op, audit: Recorder) -> None:
             known = audit.state(Elections).lines
             detail = f"{int(both.sum())} of {both.numel()} sums are of True and True, which is True in bool"
             if event.site not in known:
-                advice = "make what is written to with `dtype=torch.int64`; of masks write `|=`"
+                advice = f"{_TARGET} `dtype=torch.int64`; of masks write `|=`"
                 known[event.site] = Votes(_wrapping(event, detail, advice, audit))
             votes = known[event.site]
             votes.count += bool(both.any())
@@ -375,8 +381,8 @@ def _convert(event: Op, source: Tensor, meant: bool, audit: Recorder) -> None:
     if outside:
         detail = f"{outside} of {source.numel()} values are outside of {_range(dtype)} and wrap around"
         advice = _instead(event, source, whole, outside, audit)
-        facts = {"detail": detail, "advice": advice, "what": expression(event)}
-        audit.suspect(RULE, event, source, **facts).find(audit, Severity.INFO if meant else None)
+        suspect = _wrapping(event, detail, advice, audit, source, what=expression(event))
+        suspect.find(audit, Severity.INFO if meant else None)
 
 
 def _instead(event: Op, source: Tensor, whole: Tensor, outside: int, audit: Recorder) -> str:
@@ -389,7 +395,7 @@ def _instead(event: Op, source: Tensor, whole: Tensor, outside: int, audit: Reco
         one.dtype is torch.uint8 or one.dtype.is_floating_point for one in known
     ):
         if event.name == "copy_":
-            return f"make what is written to with `dtype=torch.{name_of(source.dtype)}`, which has them all"
+            return f"{_TARGET} `dtype=torch.{name_of(source.dtype)}`, which has them all"
         return f"cast to a dtype that has them all, as ids and positions need: `.to(torch.{name_of(source.dtype)})`"
     ends = torch.iinfo(dtype)
     other = {torch.uint8: torch.int8, torch.int8: torch.uint8}.get(dtype)

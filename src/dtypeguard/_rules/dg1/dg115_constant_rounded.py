@@ -20,7 +20,7 @@ RULE = Rule(
         "Below 1 bfloat16 has 0.996 and float16 0.9995 as the next number, so a decay of 0.9985 or a beta of 0.9999 is "
         "1, and nothing decays; an epsilon of 1e-8 is 0 in float16. A number of Python is rounded only in the result."
     ),
-    explains=True,
+    explains=("DG9",),
     unsafe=("retype_inside", "widen_operands"),
     sampled=True,
     sources=("https://docs.pytorch.org/docs/stable/type_info.html#torch.torch.finfo",),

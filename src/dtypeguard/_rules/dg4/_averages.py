@@ -31,6 +31,7 @@ class Mean(Track):
         super().__init__(name, updated=True)
         self.shape, self.dtype, self.place, self.source = tensor.shape, tensor.dtype, tensor.data_ptr(), 0
         self.updates = 0
+        self.made: Node | None = None
 
 
 class Line(Tracks[Mean]):
@@ -158,7 +159,10 @@ def chain_of(averages: Averages, event: Op, node: Node) -> Chain | None:
         for ancestor in nodes:
             if chain is not None and chains.get(ancestor) is chain:
                 del chains[ancestor]
-        chains[node] = chain or Chain(event.site, Mean(event.out))
+        if chain is None:
+            chain = Chain(event.site, Mean(event.out))
+            chain.mean.made = next((one for one in node.sources() if one.site.key != event.site.key), None)
+        chains[node] = chain
     return chain
 
 
@@ -230,6 +234,14 @@ def trained(audit: Recorder) -> set[int]:
     held = (p for met in audit.state(Optimizers) for p in met.watched.parameters())
     with_gradients = (t for _, t in _tensors_of(audit) if t.requires_grad and t.is_leaf and t.grad is not None)
     return {tensor.data_ptr() for tensors in (held, with_gradients) for tensor in tensors}
+
+
+def origin_of(audit: Recorder, mean: Mean) -> tuple[str, ...]:
+    """The lines that an average has its dtype from; none of a clone of a parameter, which has those of that one."""
+    made = mean.made
+    if made is None or (made.named and all(tensor.data_ptr() != mean.place for _, tensor in _tensors_of(audit))):
+        return ()
+    return made.target()
 
 
 def names_of(audit: Recorder, means: Iterable[Mean]) -> list[str]:

@@ -12,6 +12,7 @@ from ..._core.base.errors import plain
 from ..._engine.watch.events import on
 from ..._engine.watch.rule import Rule, Severity
 from ..._engine.watch.sites import Site, user
+from ..._show.text import percent
 from ...amp._optimizer import PERIOD, Group, WatchedOptimizer, is_torchs
 from ...amp._tensors import is_copy, sample, spread
 
@@ -21,7 +22,7 @@ RULE = Rule(
     Severity.WARNING,
     summary="Updates are too small for the parameters' dtype.",
     says=(
-        "{share:.0%} of the elements of {found} parameters with a non-zero gradient did not move in a step "
+        "{share} of the elements of {found} parameters with a non-zero gradient did not move in a step "
         "of {optimizer} (lr={lr:g}){looks}: {names}{sampled}"
     ),
     fix=(
@@ -88,7 +89,7 @@ def unsure(watched: WatchedOptimizer) -> None:
 def _facts_of(group: Group, share: float, dtype: torch.dtype, looks: str) -> dict[str, Any]:
     of = len(_half(group))
     sampled = f" ({_SAMPLED} of {of} parameters looked at)" if of > _SAMPLED else ""
-    return {"share": share, "found": plain(dtype), "lr": _rate_of(group), "looks": looks, "sampled": sampled}
+    return {"share": percent(share), "found": plain(dtype), "lr": _rate_of(group), "looks": looks, "sampled": sampled}
 
 
 def _half(group: Group) -> list[Tensor]:

@@ -24,6 +24,7 @@ from ..._engine.watch.patches import around
 from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.rule import Rule, Severity
 from ..._engine.watch.sites import Site
+from ..._show.text import percent
 from ...amp._average import FAR, Track, Tracks
 from ...amp._names import named
 from ...amp._tensors import sample
@@ -44,6 +45,7 @@ from ._averages import (
     made_anew,
     names_of,
     number,
+    origin_of,
     trained,
 )  # fmt: skip
 
@@ -53,7 +55,7 @@ RULE = Rule(
     Severity.WARNING,
     summary="A half-precision average of weights no longer moves.",
     says=(
-        "the average of {names} is {found} and does not move: {share:.0%} of the elements that differ from "
+        "the average of {names} is {found} and does not move: {share} of the elements that differ from "
         "the model stayed as they were in {steps} steps"
     ),
     fix="keep the average in float32, whatever the model's dtype",
@@ -63,6 +65,8 @@ RULE = Rule(
         "value for ever."
     ),
     unsafe=("widen_origins",),
+    at_birth=True,
+    explains=("DG903", "DG107"),
     converts=False,
     sampled=True,
     sources=("https://github.com/d8ahazard/sd_dreambooth_extension/issues/1417",),
@@ -89,6 +93,7 @@ def _updated(audit: Recorder, event: Op | Averaging, mean: Mean, line: Line, now
     mean.updates += 1
     if mean.updates & (mean.updates - 1):
         return
+    mean.made = mean.made or audit.lineage.get(now)
     values, found = sample(now), goal(mean)
     if values is not None and found is not None and values.shape == found[0].shape:
         source, share, mean.source = found
@@ -208,10 +213,10 @@ def _report_stuck(audit: Recorder, event: Op | Averaging, line: Line) -> None:
         return
     line.said = True
     dtype = stuck[0].dtype
-    facts = {"found": plain(dtype), "share": share, "steps": step}
+    facts = {"found": plain(dtype), "share": percent(share), "steps": step}
     audit.find(
         RULE, event.site, facts=facts, module=event.module, op=event.name, parameters=names_of(audit, stuck),
-        from_dtype=dtype, to_dtype=torch.float32,
+        from_dtype=dtype, to_dtype=torch.float32, origin=origin_of(audit, stuck[0]),
     )  # fmt: skip
 
 
@@ -220,7 +225,7 @@ def looked(tracks: Tracks[Track], step: int, add: Add) -> None:
     """An average that a watch was given."""
     stuck, share = tracks.stuck(step)
     if stuck:
-        facts = {"found": plain(stuck[0].dtype), "share": share, "steps": step}
+        facts = {"found": plain(stuck[0].dtype), "share": percent(share), "steps": step}
         names, dtype = [track.name for track in stuck], stuck[0].dtype
         add(RULE, (), "an average", facts, parameters=names, from_dtype=dtype, op="averaging")
 

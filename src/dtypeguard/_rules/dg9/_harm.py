@@ -6,21 +6,20 @@ from typing import Any
 import torch
 
 from ..._core.base.dtypes import HALF, WIDER, name_of
-from ..._engine.ops import FRESH
 from ..._engine.values.engine import Harm
 from ..._engine.values.rows import Cause, Row
-from ..._engine.watch.lineage import COPIED, FIRST
+from ..._engine.watch.lineage import COPIED
 from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.rule import Rule, Severity
 from ..._engine.watch.spots import Step
 from ..._engine.watch.text import outside
+from ..._show.text import percent
 
 _SHOWN = 2  # places
 _LINES = 6  # of an origin
 _ALSO = 0.1  # an error that one rounding more makes of a result
 _CASTS = frozenset(["_to_copy", "copy_"])
 _RANGES = "arange", "linspace", "logspace"
-_LIKE = FRESH | {COPIED}
 _GIVEN = _CASTS | {"tensor"}  # what has more digits comes in here
 
 
@@ -35,7 +34,7 @@ def number(value: float) -> str:
 
 def share(error: float) -> str:
     """An error in percent: `0.28 %`; what is more than everything as it is."""
-    return f"{100 * error:.2g} %" if error < 0.5 else f"{100 * error:.0f} %" if error < 10 else "more than 1000 %"
+    return percent(error) if error < 10 else "more than 1000 %"
 
 
 def would_be(row: Row) -> str:
@@ -109,21 +108,10 @@ def compute(row: Row, why: str = "") -> str:
 
 
 def _birth(row: Row, edit: bool) -> Step | None:
-    """The line at which the half dtype was born of what a line computes from, or writes to.
-
-    A total that was made like another tensor (`torch.zeros_like`, a copy of a model) is made there.
-    """
-    node = None if row.dtype not in HALF else row.node
-    birth, how = None if node is None else node if edit and node.op in _LIKE else node.birth, "is born"
-    if birth is None or birth.dtype is not row.dtype:
-        return None
-    if birth.op == FIRST:
-        how, edit = "first seen", False
-    if birth.named:  # by a conversion of its module, if that was seen
-        birth, how = next(iter(birth.parents), birth), "since"
-    if birth.named or birth.site.key == row.site.key:
-        return None
-    return Step(str(birth), birth.site, f"{name_of(row.dtype)} {how} here", edit)
+    """The line at which the half dtype was born of what a line computes from, or writes to."""
+    node = row.node if row.dtype in HALF else None
+    made = None if node is None or node.dtype is not row.dtype else node.made(edit)
+    return None if made is None or made.site is None or made.site.key == row.site.key else made
 
 
 def converted(row: Row) -> str | None:

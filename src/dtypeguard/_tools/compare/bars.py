@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .text import percent
+from ..._show.text import percent
 
 PARTS = ("weights", "arithmetic", "decisions")
 LEAST = 0.0005  # a part of a share below is not worth a word

@@ -13,6 +13,7 @@ from ..._core.base.options import explained, positive, share_of
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..._show.svg import Chart
+from ..._show.text import percent
 from ..formats.table import Format
 from .formatted import Formatted, reasons
 from .gradients import Gradients, gradients_of
@@ -22,7 +23,6 @@ from .mixing import Choice, Option, choices
 from .pictures import of_formats
 from .placed import Placed
 from .result import Comparison
-from .text import percent
 from .trials import output_error
 
 RUNS = 5

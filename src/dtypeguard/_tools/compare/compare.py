@@ -97,9 +97,9 @@ def compare(
             "fp16". Options follow: "int4:64" (groups of 64), "mxfp8:rceil" (scales are rounded up), "mxfp8:e5m2"
             (gradients), "mxfp6:e3m2", "nvfp4:sr" (stochastic rounding), "nvfp4:hadamard" (a random Hadamard transform
             of operands). "int8" and "int4" round weights alone, "int4" in groups of 128.
-        loss: a function of the model's output, or of the output and the batch as it was passed. Without it the outputs
-            are compared, all their tensors as one vector. With `format`, outputs are compared in any case, and
-            the gradients of this loss too.
+        loss: a function of the model's output, or of the output and the batch as it was passed. What it returns is
+            compared: one number, or the tensors that matter. Without it all tensors of the outputs are, as one vector.
+            With `format`, outputs are compared in any case, and the gradients of this loss too.
         attention: with `format`, whether the products of attention are rounded too.
 
     Returns:

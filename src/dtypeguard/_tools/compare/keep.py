@@ -11,14 +11,14 @@ from torch import nn
 
 from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
-from ..._show.text import modules_shown
+from ..._show.text import modules_shown, percent
 from .balance import Balance, cover, measured
 from .borders import keep_wide
 from .expected import Expected
 from .kept import Kept
 from .measure import INPUTS, Measured, measure
 from .subject import REFUSALS, Subject, widest
-from .text import of_whole, percent
+from .text import of_whole
 from .trials import Trials
 from .units import within
 

@@ -13,11 +13,11 @@ from ..._core.base.modules import root_of
 from ..._core.base.options import explained, kind_of, refuse_no_module
 from ..._show.result import Drawn
 from ..._show.svg import Chart
-from ..._show.text import modules_shown, wrapped
+from ..._show.text import modules_shown, percent, wrapped
 from .borders import check_fits, convert, keep_wide
 from .pictures import of_kept
 from .subject import widest
-from .text import of_whole, percent, verified
+from .text import of_whole, verified
 
 M = TypeVar("M", bound=nn.Module)
 

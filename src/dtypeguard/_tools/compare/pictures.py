@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..._show.svg import Axis, Chart, Limit, Mark, Series
+from ..._show.text import percent
 from ..formats.table import format_of
 from .bars import number
-from .text import LARGE, of_whole, percent
+from .text import LARGE, of_whole
 
 HUES = 8  # colours of formats, `f0` and on
 

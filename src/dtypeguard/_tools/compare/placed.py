@@ -14,12 +14,12 @@ from ..._core.base.modules import root_of
 from ..._core.base.options import explained, refuse_no_module
 from ..._show.result import Drawn
 from ..._show.svg import Chart
-from ..._show.text import modules_shown, wrapped
+from ..._show.text import modules_shown, percent, wrapped
 from ..formats.emulation import emulate, restore
 from ..formats.table import Scale, format_of
 from .pictures import of_placed
 from .recipes import recipe
-from .text import percent, runs_of
+from .text import runs_of
 
 M = TypeVar("M", bound=nn.Module)
 _NONE: Mapping[str, str] = MappingProxyType({})

@@ -16,14 +16,14 @@ from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..._show.result import Drawn, Row
 from ..._show.svg import Chart
-from ..._show.text import cut, titled, wrapped
+from ..._show.text import cut, percent, titled, wrapped
 from .bisect import bisect
 from .keep import Search
 from .kept import Kept
 from .measure import DECIDED, INPUTS, Measured, Part
 from .pictures import of_comparison
 from .subject import Subject, widest
-from .text import COLUMNS, LARGE, bars, percent, site_of
+from .text import COLUMNS, LARGE, bars, site_of
 from .trials import output_error
 
 _SHOWN = 8  # layers of a printed comparison
@@ -34,7 +34,7 @@ _OWN, _OWN_SHARE = 1e-3, 0.1
 _ALIKE = 0.5  # of what another layer saves
 _CUT = 24  # letters of a layer's name in the row of another
 _FAST = 0.05  # of the error, by which that on a fast path is another one
-_CANCEL = 2.0  # times what shares explain, from which on they are said to cancel
+_CANCEL, _CHANCE = 2.0, 10.0  # times what shares explain, from which on they are said to cancel, or to say nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +205,10 @@ class Comparison(Drawn):
         (True, True)
         """
         error = share_of("keep: error", error)
-        if error > max(1.0, self.error):  # meant in percent: the low dtype alone is better
+        if error > max(1.0, self.error):  # the low dtype alone is better
             raise ValueError(
-                f"keep(error={error:g}) is {percent(error)}, and the error is {percent(self.error)} with nothing kept: "
-                f"for {error:g} % write keep(error={error / 100:g})"
+                f"keep(error={error:g}) is {percent(error)}, more than the error with nothing kept, "
+                f"{percent(self.error)}: pass less, for example 0.01 or '1%'"
             )
         if self._found.integers:
             raise CompareError(
@@ -248,6 +248,10 @@ class Comparison(Drawn):
         first = next((name for name in self.depth if name and self._found.courses[name].error > LARGE), None)
         return said if first is None else f"{said}, first above 1 % at {first}"
 
+    def _cancels(self, times: float) -> bool:
+        """Whether shares cancel so much that they are this often what they explain."""
+        return sum(abs(layer.share or 0) for layer in self.layers) > times * max(self.explained or 0, 1)
+
     def _notes(self) -> Iterator[str]:
         found = self._found
         measured = f"; what keeping a layer saves was measured by {self.bisected} runs" if self.bisected else ""
@@ -263,7 +267,12 @@ class Comparison(Drawn):
             if found.decided >= DECIDED:
                 why = f"choices make {percent(found.decided)} of the error"
             yield f"not linear: {why}{measured}"
-        if sum(abs(layer.share or 0) for layer in self.layers) > _CANCEL * max(self.explained or 0, 1):
+        if self._cancels(_CHANCE):
+            yield (
+                "layers add to the error and take from it more than ten times what is left, so which of them it comes "
+                f"from is chance: pass more batches{', or compare the outputs' * (self.compared == 'loss')}"
+            )
+        elif self._cancels(_CANCEL):
             yield "errors of layers cancel: more batches make the shares steadier"
         if found.left_out:
             yield f"{found.left_out:,} of {found.values:,} values are not finite in the reference, and were left out"
@@ -372,10 +381,10 @@ def _layers(
     yield from sorted(rows, key=lambda row: _place_of(row, ranks))
 
 
-def _place_of(row: Layer, ranks: Mapping[str, float]) -> tuple[float, bool]:
+def _place_of(row: Layer, ranks: Mapping[str, float]) -> tuple[float, bool, float]:
     """A layer that saves another one's error comes after that, unless it saves much more."""
     rank, cause = ranks[row.name], ranks.get(row.through, 0.0) if row.through else 0.0
-    return (-min(rank, cause), True) if cause > _ALIKE * rank else (-rank, False)
+    return (-min(rank, cause), True, 0.0) if cause > _ALIKE * rank else (-rank, False, -abs(row.share or 0))
 
 
 def _rank(row: Layer) -> float:
@@ -418,7 +427,8 @@ def _report_lines(result: Comparison) -> Iterator[str]:
     yield from wrapped(f"{result.title}: {result.verdict()}")
     for line in result.born:
         yield from wrapped(f"  {line}")
-    yield from _rows(result) if result.explained is not None else _curve(result)
+    if not result._cancels(_CHANCE):
+        yield from _rows(result) if result.explained is not None else _curve(result)
     for line in (*(f"note: {note}" for note in result.notes), *result._kept_lines()):
         yield from wrapped(line)
 

@@ -7,10 +7,10 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..._show.text import titled
+from ..._show.text import percent, titled
 from .bars import bar, number, scale_of, share_text, short, words_of
 from .measure import INPUTS
-from .text import LARGE, percent
+from .text import LARGE
 
 _TOP, _ERROR, _GAP, _SHARES, _LANE = 16, 150, 24, 72, 19  # heights
 _FLOOR, _BARS = _TOP + _ERROR, _TOP + _ERROR + _GAP  # where the errors stand, and where the shares begin

@@ -4,18 +4,11 @@ import math
 from collections.abc import Sequence
 
 from ..._core.base.frames import shown
+from ..._show.text import percent
 
 _BAR = 12  # letters
 COLUMNS = 80
 LARGE = 0.01  # an error of a module's output that is worth telling
-
-
-def percent(value: float) -> str:
-    """An error or a share as a reader wants it, in one unit: `56 %`, `0.42 %`, `0.0013 %`, `1.3e-05 %`."""
-    if not math.isfinite(value):
-        return str(value)
-    value *= 100
-    return f"{value:.0f} %" if abs(value) >= 9.95 else f"{value:.2g} %"
 
 
 def of_whole(value: float) -> str:

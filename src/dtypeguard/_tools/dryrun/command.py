@@ -9,6 +9,7 @@ from ..._core.base.usage import Usage
 from ..audit.factory import both_by, no_batch, refusing
 from ..audit.output import tell, try_files
 from .dryrun import DTYPES, REGIONS, Undrawn, tabled
+from .table import no_cell
 
 
 def run(options: argparse.Namespace) -> int:
@@ -62,7 +63,9 @@ def _check_required(options: argparse.Namespace) -> None:
     """Raise ValueError if `--require` names what `--dtype` or `--region` leaves out."""
     run = DTYPES if options.dtype is None else tuple(dtype_of(name, "dtype") for name in options.dtype)
     for name in options.require:
-        if dtype_of(name, "require") not in run:
+        if (dtype := dtype_of(name, "require")) not in DTYPES:
+            raise ValueError(f"--require {name}: {no_cell(dtype)}")
+        if dtype not in run:
             there = ", ".join(map(name_of, run))
             raise ValueError(f"--require {name}: the model is run in {there} only: add {name} to --dtype")
     if options.require and "none" not in map(str.lower, options.region):

@@ -4,7 +4,9 @@ A tensor either has the values that the program gives it, or it is a ghost. What
 what is too large becomes one. So whoever asks a tensor for a number gets the program's own, or the run ends there.
 """
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -21,7 +23,7 @@ from .births import Births
 from .ghosts import Ghosts
 from .paths import Decisions, unknown
 from .sizes import check_sizes, on_meta, sized
-from .verdicts import Answer, Region, answer
+from .verdicts import Answer, Region, alone, answer, is_listed
 
 SMALL = 2**18  # elements of a tensor that is computed
 
@@ -56,7 +58,11 @@ class Imagining(Mode):
             return func(*args, **kwargs)
         operation = operator_of(func)
         if operation.view or not (ghostly or self._is_large(func, args, kwargs, tensors)):
-            return drawn(func, args, kwargs)
+            region = self._region()
+            if operation.view or region is None or is_listed(func, region[0]):
+                return drawn(func, args, kwargs)
+            with self._keeping_region(), alone(region):  # which kernels ask for that call others
+                return drawn(func, args, kwargs)
         odd = next((t for t in tensors if t.is_nested or t.layout is not torch.strided), None) if ghostly else None
         if odd is not None:
             raise unknown(f"{func} of {_kind(odd)} tensors is not followed")
@@ -67,6 +73,16 @@ class Imagining(Mode):
     def _region(self) -> Region:
         """The autocast region that the program is in; below a mode none is on."""
         return self._recorder.region() if self._recorder.autocast() else None
+
+    @contextlib.contextmanager
+    def _keeping_region(self) -> Iterator[None]:
+        """A region that is entered in here to ask a kernel ends none of the program's."""
+        regions = self._recorder.local.regions
+        before = {**regions}
+        try:
+            yield
+        finally:
+            regions.update(before)
 
     def _note(self, func: Any, args: Any, out: Any) -> None:
         """What dtypes a module computes in, and where one is born."""
@@ -113,7 +129,8 @@ class Imagining(Mode):
         return self._returned(operation, args, kwargs, _pytree.tree_unflatten(made, spec))
 
     def _answer(self, func: Any, args: Any, kwargs: Any) -> Answer:
-        found = answer(func, args, kwargs, self._region(), lambda tensor: tensor not in self.ghosts)
+        with self._keeping_region():
+            found = answer(func, args, kwargs, self._region(), lambda tensor: tensor not in self.ghosts)
         if found is None:
             check_sizes(func, args, kwargs)
             raise unknown(f"{func} cannot be tried with small tensors")

@@ -62,9 +62,7 @@ class DryrunTable(Drawn):
         if found is None:
             other = next((dtype for dtype in wanted if dtype is not None and dtype not in FLOATING), None)
             if other is not None:
-                name, asked = name_of(other), ", ".join(sorted(map(name_of, FLOATING)))
-                costs = f'; compare(model, batch, format="{name}") measures what its weights cost' * (name in FORMATS)
-                raise KeyError(f"no cell has {name}: dryrun asks floating dtypes, {asked}{costs}")
+                raise KeyError(no_cell(other))
             kinds = zip(("parameters", "inputs", "region"), zip(*map(_key, self.cells), strict=True), strict=True)
             there = "; ".join(f"{kind} {_listed(dict.fromkeys(dtypes))}" for kind, dtypes in kinds)
             raise KeyError(f"no cell has {_listed(wanted)}; there are {there}")
@@ -189,6 +187,13 @@ class DryrunTable(Drawn):
                 dtypes.setdefault(_PACKAGES.sub("", birth), []).append(dtype_title(cell.parameters))
         for (titles,), births in _grouped((tuple(titles), birth) for birth, titles in dtypes.items()):
             yield f"born inside, {', '.join(titles)} parameters", first_few(births)
+
+
+def no_cell(dtype: torch.dtype) -> str:
+    """Why no table has a dtype that is not floating, and what measures that."""
+    name, asked = name_of(dtype), ", ".join(sorted(map(name_of, FLOATING)))
+    costs = f'; compare(model, batch, format="{name}") measures what its weights cost' * (name in FORMATS)
+    return f"no cell has {name}: dryrun asks floating dtypes, {asked}{costs}"
 
 
 def outputs(cell: DryrunCell) -> str:

@@ -91,7 +91,7 @@ def plain(leaf: Any) -> Any:
 
 def _ask(func: Any, leaves: list[Any], spec: Any, region: Region, values: Any) -> Answer | None:
     """Call the kernel with sizes for which it takes ordinary dtypes, and then with the dtypes of the call."""
-    if region is not None and _is_listed(func, region[0]):
+    if region is not None and is_listed(func, region[0]):
         region = None  # autocast has cast the operands, and is off inside
 
     def made(size: _Size, dtype: Callable[[torch.dtype], torch.dtype], device: str | None = None) -> Any:
@@ -162,7 +162,7 @@ def _refusal(call: Callable[[], Any]) -> Exception | None:
 
 
 @functools.cache
-def _is_listed(func: Any, device: str) -> bool:
+def is_listed(func: Any, device: str) -> bool:
     """Whether autocast casts the operands of an operation itself."""
     key = "AutocastCPU" if device == "cpu" else f"Autocast{device.upper()}"
     return private.has_kernel(func.name(), key)
