@@ -28,7 +28,15 @@ RULE = Rule(
         "true like -1 and 255. `True + True` in bool is True, so votes that are counted in it are at most one. "
         "A float outside of an integer dtype becomes any number in it."
     ),
-    unsafe=("bool_before_inverted", "clamp_first", "whole_in_int64", "wider_integers", "wider_target"),
+    unsafe=(
+        "bool_before_inverted",
+        "count_in_int64",
+        "clamp_first",
+        "whole_in_int64",
+        "clamped_integers",
+        "wider_integers",
+        "wider_target",
+    ),
     sampled=True,
     sources=("https://github.com/pytorch/pytorch/issues/24180",),
 )
