@@ -60,13 +60,13 @@ def _edit(proof: Proof, safe: bool, proven: bool, data: Callable[[str], bytes]) 
 
 def does(proof: Proof) -> str:
     """All that an edit does, in a few words."""
-    known = MOVES | SAID
-    parts = [_said(known[name]) for name in dict.fromkeys(proof.moves) if name in known]
+    parts = [said(name) for name in dict.fromkeys(proof.moves) if name in MOVES or name in SAID]
     return " and ".join(parts) + (f", and leaves an error of {proof.left:.0%} in a result" if proof.left else "")
 
 
-def _said(move: Callable[..., object]) -> str:
-    text = (move.__doc__ or "").partition("\n")[0].rstrip(".")
+def said(move: str) -> str:
+    """What a move does, in a few words."""
+    text = ((MOVES.get(move) or SAID[move]).__doc__ or "").partition("\n")[0].rstrip(".")
     return text[:1].lower() + text[1:]
 
 
