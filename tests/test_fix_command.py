@@ -138,6 +138,27 @@ def test_a_region_that_nobody_leaves_is_entered_around_the_calls_of_the_model(tm
     assert "__enter__" not in program
 
 
+# Programs, and why a finding of theirs has no edit.
+WITHOUT = {
+    "it prints something else": (
+        "clips = {n: torch.full((8,), n, dtype=torch.int16) for n in (256, 100)}\n"
+        "power = {n: (pcm * pcm).sum().item() for n, pcm in clips.items()}\n"
+        "print('loud' if max(power, key=power.get) == 256 else 'low')",
+        "no edit for DG109 at program.py:3: with what removes it the program prints `loud`, not `low`: look whether",
+    ),
+    "nothing tells what a mask hides": (
+        "mask = torch.eye(4)\nprint((torch.randn(4, 4) + mask).softmax(-1).sum().item())",
+        "no edit for DG111 at program.py:3: none is known for such code",
+    ),
+}
+
+
+@pytest.mark.parametrize(("program", "why"), WITHOUT.values(), ids=WITHOUT)
+def test_why_there_is_no_edit(tmp_path, program, why):
+    (tmp_path / "program.py").write_text(f"import torch\n{program}\n")
+    assert why in audit(tmp_path, "--diff", "program.py").stdout
+
+
 def test_a_suite_is_mended(tmp_path):
     (tmp_path / "lib.py").write_text(
         "import torch\n\ndef scaled(x):\n    return x * torch.ones(2, dtype=torch.float64)\n"

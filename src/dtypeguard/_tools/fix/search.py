@@ -1,6 +1,7 @@
 """Which edits help: candidates are tried by running the program with them, the audit judges."""
 
 import contextlib
+import functools
 import itertools
 import math
 import operator
@@ -16,13 +17,14 @@ from ..._core.base.dtypes import FLOATING, HALF
 from ..._core.base.frames import installed
 from ..._engine.watch.rule import RULES, Finding, Severity
 from ..._show.report.causes import Cause, causes_of
-from . import blocks, classes, moves, numbers, training
+from . import blocks, classes, moves, numbers, reasons, training
 from .code import MOVES, Candidate, Place
 from .finish import WAYS, Edited, Way, all_operands
 from .measured import ErrorChange, Errors, errors_of
 from .names import Source
 from .outputs import near, skeletons_agree
 from .program import Run, State, Texts
+from .reasons import Refusal
 from .source import Change, Unfit
 
 ALL = (blocks, classes, moves, numbers, training)  # importing them enters their moves
@@ -83,9 +85,7 @@ class Search:
         self.state, self.last = State({}, {}), first
         self.proofs: list[Proof] = []
         self.faults: list[Exception] = []
-        self.brings: dict[
-            object, tuple[str, str | None, int]
-        ] = {}  # by key: what is found where an edit has removed it
+        self.refusals: dict[object, Refusal] = {}  # by key: why what came nearest to an edit is none
         self._given_up: set[object] = set()
         self._standing: set[object] = set()  # keys of what else is found where a cause's first edit is tried
         self._sources: dict[tuple[str, str], Source] = {}
@@ -157,7 +157,7 @@ class Search:
 
     def mend(self, kinds: tuple[str, ...]) -> None:
         """Find edits of these kinds for all causes, one after the other."""
-        self._given_up, self.untried = set(self._skip), set()
+        self._given_up, self.untried, self.refusals = set(self._skip), set(), {}
         while True:
             causes = causes_of(self.last.bad)
             whole = "unsafe" in kinds
@@ -269,23 +269,28 @@ class Search:
                     return
                 run = self._run_with(edited.texts)
                 new = self._judge(cause, state, base, edited, run)
+                refuse = functools.partial(self._refuse, cause, state, depth)
                 exact = kinds == ("safe",) and cause.rule in _KEPT
                 as_it_is = exact and cause.rule in _EXACT and not base.error
-                if new is None:
+                if isinstance(new, Refusal):
+                    refuse(new)
                     continue
                 if exact and not self._numbers_agree(base, run, 0.0 if as_it_is else _NEARLY):
+                    refuse(reasons.COPIES)
                     if as_it_is and not new and _widens(cause.first):  # it is wanted, though not safe
                         return
                     continue
+                if new:
+                    refuse(reasons.brings(*edited.key(new[0].first)))
                 if new and as_it_is:
                     continue
                 new += [other for other in rest if _still_found(other, state, run, edited)]
                 if not new:
                     if self._repairs(cause, state, base, edited, run):
                         yield (name,), edited, run
+                    else:
+                        refuse(reasons.WRONG)
                     continue
-                if depth == _DEPTH:
-                    self.brings.setdefault(state.key(cause.first), edited.key(new[0].first))
                 if depth > 1 and len(new) <= 3:
                     later.append((edited, run, new))
             # An edit removed an error that had ended the program; what is found only now, further on, does not count
@@ -300,6 +305,11 @@ class Search:
                 found = next(self._solve(new, edited, run, kinds, depth - 1), None)
                 if found is not None and self._repairs(cause, state, base, *found[1:]):
                     yield (name, *found[0]), *found[1:]
+
+    def _refuse(self, cause: Cause, state: State, depth: int, why: Refusal) -> None:
+        key, nothing = state.key(cause.first), Refusal(-1, "")
+        if depth == _DEPTH and why.near > self.refusals.get(key, nothing).near:
+            self.refusals[key] = why
 
     def _repairs(self, cause: Cause, state: State, base: Run, edited: State, run: Run) -> bool:
         """Whether values that had lost much at the lines of a cause are nearer to what they would be, and what leaves
@@ -382,31 +392,33 @@ class Search:
         old, new = (self._text_of(file, one).split("\n") for one in (state, edited))
         return old != new and new[line - 1] not in old
 
-    def _judge(self, cause: Cause, state: State, base: Run, edited: State, run: Run) -> list[Cause] | None:
-        """New causes that came with an edit; None if it does not help."""
-        if _still_found(cause, state, run, edited) or self._truncates(cause, state, base, edited, run):
-            return None
+    def _judge(self, cause: Cause, state: State, base: Run, edited: State, run: Run) -> list[Cause] | Refusal:
+        """New causes that came with an edit; or why it does not help."""
+        if _still_found(cause, state, run, edited):
+            return reasons.STAYS
+        if self._truncates(cause, state, base, edited, run):
+            return reasons.TRUNCATES
         if any(self._wrote(file, line, state, edited) for file, line in run.merged):
-            return None
+            return reasons.MERGES
         # Digits that cancel are lost in what is added up, and nobody sees it in float64.
         before, after = (
             {(file, which.was(file, line)) for file, line in one.promoted(torch.float32, torch.float64)}
             for which, one in ((state, base), (edited, run))
         )
         if cause.rule == "DG902" and after - before:
-            return None
+            return reasons.HIDES
         # What stood before a cause's first edit is no edit's doing, also where one before this had ended the program.
         known = self._standing | {state.key(finding) for finding in base.bad}
         new = causes_of(finding for finding in run.bad if edited.key(finding) not in known)
         if run.error:
             there = _same_place(state, base, edited, run)
             if there and any((finding.file, finding.line) in base.raised for finding in cause.findings):
-                return None  # the same exception is still raised, under another message
+                return reasons.STAYS  # the same exception is still raised, under another message
             if not there and not any(other.severity == Severity.ERROR.value for other in new):
-                return None
+                return reasons.ends(run)
         if not run.error and not run.stopped and run.status not in (0, base.status):
-            return None
-        return new if self._output_agrees(base, run) else None
+            return reasons.ends(run)
+        return new if self._output_agrees(base, run) else reasons.prints(*self._without_noise(base, run))
 
 
 def _widens(finding: Finding) -> bool:
