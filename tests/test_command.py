@@ -452,7 +452,7 @@ TWO = BAD + "\ndef other(x):\n    x.to(torch.float16)\n\nother(torch.ones(3))\n"
 NEXT = [
     ([], BAD, f"{EDIT} known.json"),
     ([], TWO, f"{EDIT.replace('1 warning', '1 of 2')} known.json"),
-    (["--diff"], BAD, "next: --fix writes the safe edits"),
+    (["--diff"], BAD, "next: --fix writes 1 safe edit"),
     ([], GOOD, "next: --values looks at what dtypes do to the values"),
 ]
 

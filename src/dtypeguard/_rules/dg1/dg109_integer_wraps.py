@@ -18,6 +18,7 @@ RULE = Rule(
     Severity.WARNING,
     summary="Integer arithmetic overflows and wraps around.",
     says="`{what}`: {detail}",
+    at_birth=True,
     fix="{advice}",
     why=(
         "Integer arithmetic is modulo the range of the dtype: 3 - 5 in uint8 is 254, 300 * 300 in int16 24464, 128**9 "
@@ -121,6 +122,8 @@ def _compare_wide(event: Op, func: Any, args: Any, audit: Recorder) -> None:
     if row is None:
         detail = f"{wrapped} of {wide.numel()} results are outside of {_range(dtype)} and wrap around"
         suspect = _wrapping(event, detail, _wider(dtype, event.name in IN_PLACE), audit)
+        if event.name in IN_PLACE and (dtype is not torch.uint8 or event.out.numel() == 1):  # else a picture: to clamp
+            suspect.fields["origin"] = audit.origin_of(event.inputs[0])  # what is written to is made too narrow
         row = rows[event.site, event.module, dtype] = Wrapped(event.name in PRODUCTS, suspect, hashes=meant)
     row.count, row.below = row.count + 1, below
     node = audit.lineage.get(event.out)

@@ -56,6 +56,7 @@ RULE = Rule(
         "the average of {names} is {found} and does not move: {share:.0%} of the elements that differ from "
         "the model stayed as they were in {steps} steps"
     ),
+    at_birth=True,
     fix="keep the average in float32, whatever the model's dtype",
     why=(
         "An average with decay 0.999 moves by a thousandth of the difference. That is less than the "
@@ -211,7 +212,7 @@ def _report_stuck(audit: Recorder, event: Op | Averaging, line: Line) -> None:
     facts = {"found": plain(dtype), "share": share, "steps": step}
     audit.find(
         RULE, event.site, facts=facts, module=event.module, op=event.name, parameters=names_of(audit, stuck),
-        from_dtype=dtype, to_dtype=torch.float32,
+        from_dtype=dtype, to_dtype=torch.float32, origin=audit.origin_of(event.out) if isinstance(event, Op) else (),
     )  # fmt: skip
 
 
