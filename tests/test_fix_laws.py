@@ -192,6 +192,15 @@ WRITTEN = {
         "print(nn.Linear(16, 4)(embed(torch.arange(1000))).square().mean().item())",
         "    angles = t[:, None] * rates",
     ),
+    "a dtype that each object has": (
+        "class Features:\n    def __init__(self, dtype=torch.float16, floor=1e-8):\n"
+        "        self.dtype, self.floor = dtype, floor\n\n"
+        "    def __call__(self, power):\n        bands = (power @ torch.ones(4, 2)).to(self.dtype)\n"
+        "        return torch.log(bands + self.floor)\n\n\npower = torch.tensor([[0.0, 0, 0, 0], [1, 2, 3, 4]])\n"
+        "print(Features()(power).float().mean().item())\n"
+        "print(Features(torch.bfloat16)(power).float().mean().item())",
+        "        return torch.log(bands + self.floor).to(self.dtype)",
+    ),
     "pixels in a table of bytes": (
         "picture = torch.full((4, 4), 200, dtype=torch.uint8)\nframes = torch.zeros(2, 4, 4, dtype=torch.uint8)\n"
         "frames[0] = picture.int() + 100\nprint(frames.float().mean().item())",

@@ -139,13 +139,12 @@ def same_results(edited: Edited) -> Iterator[Candidate]:
         (dtype,) = narrow
         values = [one.value for one in source.below(function, cst.Assign) if edited.wrote(one)]
         values += [value for value, changed in given if changed is not None]
-        for value in values:
-            at = At(source, value)
-            for text in _own(edited, function):
-                yield source.after(value, text)
+        own = list(_own(edited, function))
+        yield from (source.after(value, text) for text in own for value in values)
+        for at in [At(source, value) for value in values]:
             for text in in_function(at) if dtype in HALF else [f".to({dtype_code(dtype, source)})"]:
-                yield source.after(value, text)
-            if dtype in HALF:
+                yield source.after(at.node, text)
+            if dtype in HALF and not own:  # else other callers may have another one
                 yield cast(at, dtype, spelt(dtype, source))
 
 
