@@ -16,7 +16,7 @@ import torch
 from ..._core.base.dtypes import FLOATING, HALF
 from ..._core.base.frames import installed
 from ..._engine.watch.rule import RULES, Finding, Severity
-from ..._show.report.causes import Cause, causes_of
+from ..._show.report.causes import Cause, causes_of, loses, settles
 from . import blocks, classes, moves, numbers, reasons, training
 from .code import MOVES, Candidate, Place
 from .finish import WAYS, Edited, Way, all_operands
@@ -34,7 +34,6 @@ _DEPTH = 3  # edits that one cause may need
 _RUNS = 40  # of the program, for one cause
 # The faults that make no number wrong by themselves: an edit that is safe leaves what is printed, nearly.
 _KEPT = frozenset("DG101 DG103 DG110 DG201 DG202 DG203 DG205 DG206 DG209 DG303 DG306".split())
-_ROUNDS = frozenset(["DG501"])  # the faults that round values, beside those of rules that guess or measure it
 # Those where the program may be right as it is: there each digit stays, and no other edit is needed for it.
 _EXACT = frozenset(["DG103"])
 _NEARLY = 0.02
@@ -195,7 +194,7 @@ class Search:
             if self._run is not None:
                 ways, state, run = self._finished(cause, state, run)
                 names = (*names, *ways)
-            measures = self._run is not None and _loses(cause)
+            measures = self._run is not None and loses(cause)
             left = self._change(cause, self.state, self.last, state).left if measures else 0.0
             tried.append((left, names, state, run))
             if not left:
@@ -317,10 +316,10 @@ class Search:
 
         What was rounded before is as wrong in a wider dtype, in which a rule may not see it any more.
         """
-        if self._run is None or not (_loses(cause) or self._narrows(state, base, edited, run)):
+        if self._run is None or not (loses(cause) or self._narrows(state, base, edited, run)):
             return True
         change = self._change(cause, state, base, edited)
-        return (change.repairs or not _loses(cause)) and not change.spoils
+        return (change.repairs or not loses(cause)) and not change.spoils
 
     def _narrows(self, state: State, base: Run, edited: State, run: Run) -> bool:
         """Whether an edit casts floats to half precision where nothing was cast so before."""
@@ -447,8 +446,8 @@ def _same_place(state: State, base: Run, edited: State, run: Run) -> bool:
 
 def _comes_of(cause: Cause, root: Cause) -> bool:
     """Whether one finding names the line of the other."""
-    if root.rule not in _ROOTS:  # what keeps the digits of a line settles its dtypes, and may be to widen it
-        return cause.rule == "DG102" and _loses(root) and not _lines(cause).isdisjoint(_lines(root))
+    if root.rule not in _ROOTS:
+        return settles(root, cause)
     if root.rule == "DG602" and cause.rule in ("DG101", "DG102"):
         return True
     if _rank(cause) <= _rank(root):
@@ -456,16 +455,6 @@ def _comes_of(cause: Cause, root: Cause) -> bool:
     places = [(finding.site or "").partition(", in ")[0] for finding in (cause.first, root.first)]
     born = " ".join(cause.first.origin) + cause.first.message
     return f"{places[0]}," in root.first.message + "," or f"{places[1]}," in born
-
-
-def _loses(cause: Cause) -> bool:
-    """Whether it is about values that lose digits, which can be measured."""
-    rule = RULES[cause.rule]
-    return rule.guesses or rule.id in _ROUNDS or rule.id.startswith("DG9")
-
-
-def _lines(cause: Cause) -> set[tuple[str | None, int | None]]:
-    return {(finding.file, finding.line) for finding in cause.findings}
 
 
 def _rank(cause: Cause) -> tuple[bool, int]:
