@@ -71,4 +71,5 @@ class Mended:
             merged=tuple(merged),
             results=results,
             errors=followed and followed.errors(),
+            leaving=followed and dict(followed.leaving),
         )

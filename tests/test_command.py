@@ -449,10 +449,18 @@ WHY = [
 
 EDIT = "next: change app.py:4 (removes 1 warning); --diff looks for an edit; or accept: --write-baseline"
 TWO = BAD + "\ndef other(x):\n    x.to(torch.float16)\n\nother(torch.ones(3))\n"
+ANGLES = """\
+import torch
+rates = torch.linspace(0, 1, 8).exp()
+for _ in range(2):
+    angles = torch.arange(1000).to(torch.bfloat16)[:, None] * rates
+print(angles.sin().sum().item() > 0)
+"""
 NEXT = [
+    ([], ANGLES, f"{EDIT.replace('1 warning', '1 of 2')} known.json"),
     ([], BAD, f"{EDIT} known.json"),
     ([], TWO, f"{EDIT.replace('1 warning', '1 of 2')} known.json"),
-    (["--diff"], BAD, "next: --fix writes the safe edits"),
+    (["--diff"], BAD, "next: --fix writes 1 safe edit"),
     ([], GOOD, "next: --values looks at what dtypes do to the values"),
 ]
 

@@ -113,6 +113,52 @@ def test_a_program_of_two_files_is_mended_in_one_command_and_its_files_are_not_t
     assert [tree(tmp_path)[name] for name in sources] == [changed[name] for name in sources]
 
 
+OPEN = """\
+import torch
+from torch import nn
+
+model, x = nn.Linear(4, 3), torch.randn(64, 4)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+amp = torch.autocast("cpu", dtype=torch.bfloat16)
+amp.__enter__()
+for _ in range(5):
+    loss = (model(x).float() - x[:, :3]).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_a_region_that_nobody_leaves_is_entered_around_the_calls_of_the_model(tmp_path):
+    (tmp_path / "train.py").write_text(OPEN)
+    done = audit(tmp_path, "--fix", "--unsafe-fixes", "train.py")
+    assert done.returncode == 0, done.stdout
+    program = (tmp_path / "train.py").read_text()
+    assert "    with amp:\n        loss = (model(x)" in program
+    assert "__enter__" not in program
+
+
+# Programs, and why a finding of theirs has no edit.
+WITHOUT = {
+    "it prints something else": (
+        "clips = {n: torch.full((8,), n, dtype=torch.int16) for n in (256, 100)}\n"
+        "power = {n: (pcm * pcm).sum().item() for n, pcm in clips.items()}\n"
+        "print('loud' if max(power, key=power.get) == 256 else 'low')",
+        "no edit for DG109 at program.py:3: with what removes it the program prints `loud`, not `low`: look whether",
+    ),
+    "nothing tells what a mask hides": (
+        "mask = torch.eye(4)\nprint((torch.randn(4, 4) + mask).softmax(-1).sum().item())",
+        "no edit for DG111 at program.py:3: none is known for such code",
+    ),
+}
+
+
+@pytest.mark.parametrize(("program", "why"), WITHOUT.values(), ids=WITHOUT)
+def test_why_there_is_no_edit(tmp_path, program, why):
+    (tmp_path / "program.py").write_text(f"import torch\n{program}\n")
+    assert why in audit(tmp_path, "--diff", "program.py").stdout
+
+
 def test_a_suite_is_mended(tmp_path):
     (tmp_path / "lib.py").write_text(
         "import torch\n\ndef scaled(x):\n    return x * torch.ones(2, dtype=torch.float64)\n"

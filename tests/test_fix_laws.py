@@ -179,6 +179,28 @@ WRITTEN = {
         "print(kept.tolist())",
         "kept = torch.zeros(5, dtype=torch.int64)",
     ),
+    "angles that are rounded twice": (
+        "pos = torch.arange(2048, dtype=torch.bfloat16)\nfreqs = 1.0 / 10000 ** (torch.arange(0, 16, 2) / 16)\n"
+        "angles = pos[:, None] * freqs.to(torch.bfloat16)\nemb = torch.cat([angles.sin(), angles.cos()], -1)\n"
+        "print(nn.Linear(16, 16).bfloat16()(emb).float().norm().item())",
+        "angles = pos[:, None] * freqs",
+    ),
+    "angles that meet another dtype stay wide": (
+        "def embed(t, dim=16):\n    rates = torch.exp(-torch.arange(dim // 2) * (9.21 / (dim // 2)))\n"
+        "    angles = t.to(torch.bfloat16)[:, None] * rates\n"
+        "    return torch.cat([angles.sin(), angles.cos()], dim=-1)\n\n\n"
+        "print(nn.Linear(16, 4)(embed(torch.arange(1000))).square().mean().item())",
+        "    angles = t[:, None] * rates",
+    ),
+    "a dtype that each object has": (
+        "class Features:\n    def __init__(self, dtype=torch.float16, floor=1e-8):\n"
+        "        self.dtype, self.floor = dtype, floor\n\n"
+        "    def __call__(self, power):\n        bands = (power @ torch.ones(4, 2)).to(self.dtype)\n"
+        "        return torch.log(bands + self.floor)\n\n\npower = torch.tensor([[0.0, 0, 0, 0], [1, 2, 3, 4]])\n"
+        "print(Features()(power).float().mean().item())\n"
+        "print(Features(torch.bfloat16)(power).float().mean().item())",
+        "        return torch.log(bands + self.floor).to(self.dtype)",
+    ),
     "pixels in a table of bytes": (
         "picture = torch.full((4, 4), 200, dtype=torch.uint8)\nframes = torch.zeros(2, 4, 4, dtype=torch.uint8)\n"
         "frames[0] = picture.int() + 100\nprint(frames.float().mean().item())",
@@ -299,6 +321,15 @@ def test_an_edit_that_leaves_values_as_wrong_as_they_were_is_none(tmp_path, monk
     made = Mended(tmp_path / "program.py", f"{IMPORTS}\n{program}\n".encode())
     assert made.first.bad
     assert "self.freq).float()" not in made.data.decode()
+
+
+def test_a_finding_that_has_no_edit_leaves_those_of_others(tmp_path, monkeypatch):
+    """Also where an edit's first step ends the program before that finding."""
+    angles, _ = WRITTEN["angles that are rounded twice"]
+    rest = "mask = torch.eye(4)\nprint((torch.randn(4, 4) + mask).softmax(-1)[0, 0].item())"
+    made = edited(tmp_path, monkeypatch, f"{angles}\n{rest}")
+    assert {finding.rule for finding in made.last.bad} == {"DG111"}
+    assert "angles = pos[:, None] * freqs\n" in made.data.decode()
 
 
 @pytest.mark.parametrize(("program", "gone"), RIGHT.values(), ids=RIGHT)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..._core.base.dtypes import HALF, HALF_ULP
 from ..ops import SUMS, Cancels, Operator
-from .incoming import Incoming
+from .incoming import Incoming, carried
 from .measure import Error, norm
 from .memory import ShadowStorage
 from .rows import LARGE, TOTAL, Row
@@ -84,7 +84,7 @@ def cancellation_of(
     op: Operator, args: Any, kwargs: Any, into: Row, incoming: list[Incoming], error: Error
 ) -> tuple[float, float]:
     """How much larger than the result is what it was computed from; and what size of the result that counts as zero."""
-    cancellations = {id(one.tensor): one.cancellation for one in incoming}
+    cancellations = carried(op, into, incoming)
     cancellation = max(cancellations.values(), default=1.0)
     floor = max((one.held.floor for one in incoming), default=0.0)
     whole = 0.0  # the size of what the result was computed from

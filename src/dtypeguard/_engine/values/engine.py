@@ -93,6 +93,7 @@ class Values:
         if self.shadow is not None:
             self.shadow.node_of = audit.lineage.get
         self.harms: dict[Row, Harm] = {}
+        self.leaving: dict[tuple[str, int], float] = {}  # by line, file and number: the error of what has left there
         self._doubted: set[Row] = set()  # lines that spoil results less than what is a harm
         self.ranges = Ranges()
         self.scaled = False  # whether a GradScaler looks at gradients before they are used
@@ -317,7 +318,13 @@ class Values:
             held.row.furthest = worst(tensor, shadow_of)  # of a total the last one says most
         largest = max(error.level, TOTAL * held.row.largest)
         share = error.level / largest if error.level and largest else 1.0
-        self._blame(what, site, held.row, error.relative(held.floor) * share / held.cancellation, causes)
+        relative = error.relative(held.floor) * share / held.cancellation
+        self._leaves(site or held.row.site, relative)
+        self._blame(what, site, held.row, relative, causes)
+
+    def _leaves(self, site: Site, error: float) -> None:
+        place = site.file, site.line
+        self.leaving[place] = max(error, self.leaving.get(place, 0.0))
 
     def stepped(self, parameters: list[Tensor], name: str, site: Site) -> None:
         """An optimizer has written to parameters, whose values are right from now on as they are."""
@@ -343,6 +350,7 @@ class Values:
     def _left_unread(self, held: ShadowStorage) -> None:
         """A result that no operation has read: the program has it."""
         if held.row is not None and held.error and not held.row.backward:
+            self._leaves(held.row.site, held.whole)
             self._blame("a result", None, held.row, held.whole)
 
     def _unread(self, source: Row) -> None:

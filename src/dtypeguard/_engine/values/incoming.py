@@ -67,8 +67,16 @@ def suspicion(one: Incoming) -> float:
     return one.error * (_WHOLE if culprit is not None and culprit.cause is Cause.COLLIDED else 1.0)
 
 
-def largest_cancellation(incoming: list[Incoming]) -> float:
-    return max((one.cancellation for one in incoming), default=1.0)
+def carried(op: Operator, row: Row, incoming: list[Incoming]) -> dict[int, float]:
+    """What inputs have of earlier differences, by the id of each; a total in half precision takes none over.
+
+    It rounds by itself what comes with more digits than it keeps.
+    """
+    totals = op.name in ACCUMULATES and row.dtype in HALF
+    return {
+        id(one.tensor): 1.0 if totals and one.error * one.cancellation < row.half_ulp else one.cancellation
+        for one in incoming
+    }
 
 
 def loops(row: Row | None, to: Row) -> bool:

@@ -22,7 +22,7 @@ from ..watch.text import LARGEST
 from . import moves
 from .cancellation import are_squares, beside, cancellation_of, gradient_of_softmax, prepares
 from .choices import WHOLE, Choices, at_places, decidable, may_be_beside
-from .incoming import Given, Incoming, all_incoming, builds_up, largest_cancellation, look_at, loops, suspicion, wrong
+from .incoming import Given, Incoming, all_incoming, builds_up, carried, look_at, loops, suspicion, wrong
 from .kernels import VECTORS, composite, turned
 from .measure import error_of, flushed, norm, worst
 from .memory import DOUBLE, SINGLE, Memory, ShadowStorage
@@ -183,7 +183,7 @@ class Shadow:
             if row.cause is not None:
                 self.spoils(row)
         elif pairs:
-            cancellation, floor = largest_cancellation(incoming), 0.0
+            cancellation, floor = max(carried(op, row, incoming).values(), default=1.0), 0.0
             if op.cancels is Cancels.SUM and 1 < row.cancellation < math.inf:
                 cancellation = max(cancellation, row.cancellation)
                 floor = row.terms / cancellation

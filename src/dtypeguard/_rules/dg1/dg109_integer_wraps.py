@@ -18,6 +18,7 @@ RULE = Rule(
     Severity.WARNING,
     summary="Integer arithmetic overflows and wraps around.",
     says="`{what}`: {detail}",
+    at_birth=True,
     fix="{advice}",
     why=(
         "Integer arithmetic wraps around without a word: in uint8, 3 - 5 is 254; in int16, 300 * 300 is 24464; in "
@@ -25,8 +26,15 @@ RULE = Rule(
         "`~` on an integer mask flips bits: 1 becomes -2 (254 in uint8) and 0 becomes -1 (255), and all of these count "
         "as true. In bool, `True + True` is True, so a count of votes stays at one."
     ),
-    at_birth=True,
-    unsafe=("bool_before_inverted", "clamp_first", "whole_in_int64", "wider_integers", "wider_target"),
+    unsafe=(
+        "bool_before_inverted",
+        "count_in_int64",
+        "clamp_first",
+        "whole_in_int64",
+        "clamped_integers",
+        "wider_integers",
+        "wider_target",
+    ),
     sampled=True,
     sources=("https://github.com/pytorch/pytorch/issues/24180",),
 )
@@ -229,7 +237,8 @@ def _wrapping(
 ) -> Suspect:
     source = event.inputs[0] if source is None else source
     suspect = audit.suspect(RULE, event, source, detail=detail, advice=advice, **facts)
-    return at_target(suspect, event.out, audit) if advice.startswith(_TARGET) else suspect
+    picture = event.out.dtype is torch.uint8 and event.out.numel() > 1  # which is clamped, at that line
+    return at_target(suspect, event.out, audit) if advice.startswith(_TARGET) and not picture else suspect
 
 
 # ---------------------------------------------------------------- masks

@@ -22,7 +22,7 @@ RULE = Rule(
         "integers, `==` and `!=` with a number of the same bits (`0xFF` in int8) are no finding, nor is a comparison "
         "that comes out right."
     ),
-    unsafe=("wider_integers", "wider_target"),
+    unsafe=("clamped_integers", "wider_integers", "wider_target"),
     sampled=True,
     sources=(
         "https://docs.pytorch.org/docs/stable/generated/torch.eq.html",

@@ -23,6 +23,7 @@ RULE = Rule(
         "ends. A step of an optimizer, an average or other weights that are swapped in between are not seen by it."
     ),
     safe=("fresh_cache",),
+    unsafe=("region_per_call",),
     sampled=True,
     sources=(
         "https://docs.pytorch.org/docs/stable/amp.html#torch.autocast",

@@ -58,6 +58,7 @@ RULE = Rule(
         "the average of {names} is {found} and does not move: {share} of the elements that differ from "
         "the model stayed as they were in {steps} steps"
     ),
+    at_birth=True,
     fix="keep the average in float32, whatever the model's dtype",
     why=(
         "An average with decay 0.999 moves by a thousandth of the difference. That is less than the "
@@ -65,7 +66,6 @@ RULE = Rule(
         "value for ever."
     ),
     unsafe=("widen_origins",),
-    at_birth=True,
     explains=("DG903", "DG107"),
     converts=False,
     sampled=True,

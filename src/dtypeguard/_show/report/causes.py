@@ -9,6 +9,7 @@ from ..._engine.watch.rule import RULES, Finding, Severity
 from ..._engine.watch.spots import Spot
 from ..text import number
 
+_ROUNDS = frozenset(["DG501"])  # the rules about values that are rounded, beside those that guess or measure it
 _ORDER = [severity.value for severity in reversed(Severity)]
 
 
@@ -157,7 +158,25 @@ def changes_of(causes: Iterable[Cause]) -> list[Change]:
     for group in groups.values():
         fixes = [cause.first.fix for cause in group if cause is group[0] or not _mends(group, cause)]
         changes.append(Change(group[0].edit, "; ".join(dict.fromkeys(fixes)), tuple(group)))
-    return sorted(changes, key=lambda change: -sum(len(cause.findings) for cause in change.causes))
+    every = [cause for change in changes for cause in change.causes]
+
+    def order(change: Change) -> tuple[bool, int]:
+        waits = all(any(settles(other, cause) for other in every) for cause in change.causes)
+        return waits, -sum(len(cause.findings) for cause in change.causes)
+
+    return sorted(changes, key=order)
+
+
+def loses(cause: Cause) -> bool:
+    """Whether it is about values that lose digits, which can be measured."""
+    rule = RULES[cause.rule]
+    return rule.guesses or rule.id in _ROUNDS or rule.id.startswith("DG9")
+
+
+def settles(root: Cause, cause: Cause) -> bool:
+    """Whether what keeps the digits of a line, and may be to widen it, comes before what settles its dtypes."""
+    places = [{(finding.file, finding.line) for finding in one.findings} for one in (root, cause)]
+    return cause.rule == "DG102" and loses(root) and not places[0].isdisjoint(places[1])
 
 
 def _mends(group: list[Cause], cause: Cause) -> bool:

@@ -18,6 +18,7 @@ from ..._show.report.edits import Edit
 from ..._show.report.formats import github, sarif
 from ..._show.report.report import AuditReport
 from ..._show.report.text import Style
+from ..._show.text import number
 from ..fix.command import Mending
 from .output import STDOUT
 
@@ -151,8 +152,11 @@ def _next(
     elif options.write_baseline:
         yield f"next: run with --baseline {short(options.write_baseline)}, which reports only what is new"
     elif mending is not None and not options.fix and any(not edit.installed for edit in mending.edits):
-        safe = any(edit.safe and not edit.installed for edit in mending.edits)
-        yield "next: --fix writes the safe edits" if safe else "next: --fix --unsafe-fixes writes the edits"
+        kinds = [edit.safe for edit in mending.edits if not edit.installed]
+        safe, unsafe = (number(kinds.count(kind), name) for kind, name in ((True, "safe edit"), (False, "unsafe edit")))
+        both = f"--fix writes {safe}, --fix --unsafe-fixes {unsafe} too"
+        only = f"--fix writes {safe}" if True in kinds else f"--fix --unsafe-fixes writes {unsafe}"
+        yield f"next: {both if len({*kinds}) > 1 else only}"
     else:
         count, of = (sum(len(change.causes) for change in some) for some in (changes[:1], changes))
         more = f"{count} of {of}" if count < of else changes[0].removes

@@ -193,6 +193,7 @@ def run(folder: str) -> None:
         "files": [file for file in loaded if inside(file, copy)], "merged": list(merged),
         "casts": recorder.findings.conversions(), "results": results,
         "errors": recorder.values and recorder.values.errors(),
+        "leaving": recorder.values and dict(recorder.values.leaving),
     }  # fmt: skip
     with open(os.path.join(folder, "result"), "wb") as stream:
         pickle.dump(result, stream)

@@ -38,6 +38,41 @@ def cast_for_region(place: Place, at: At) -> Iterator[Candidate]:
 
 
 @move
+def fresh_cache(place: Place, at: At) -> Iterator[Candidate]:
+    """Clears autocast's cache where the weights have changed."""
+    if at.source.torch() and _entered(place) is None:
+        yield [at.source.before_line(at.source.statement(at.node), f"{at.source.torch()}.clear_autocast_cache()")]
+
+
+@move
+def region_per_call(place: Place, at: At) -> Iterator[Candidate]:
+    """Enters the region around each call of the model, and leaves it there."""
+    source, entered = at.source, _entered(place)
+    region = None if entered is None else source.on(entered)
+    if entered is None or region is None or not isinstance(at.node, cst.Call):
+        return
+    code, scope = source.code(at.node.func), source.scope(entered)
+    after = source.extent(entered)[1]
+    calls = [one for one in source.of(cst.Call) if source.code(one.func) == code and source.extent(one)[0] > after]
+    around = dict.fromkeys(source.statement(one) for one in calls if source.scope(one) is scope)
+    if source.statement(at.node) in around and all(isinstance(one, cst.SimpleStatementLine) for one in around):
+        item = cst.WithItem(region)
+        regions = [_rewrite(source, one, [cst.With([item], cst.IndentedBlock([one]))]) for one in around]  # type: ignore[list-item]
+        yield [source.without(source.line_of(entered)), *regions]
+
+
+def _entered(place: Place) -> cst.Call | None:
+    """`amp.__enter__()` for a region that nobody leaves, where a line of the file at fault enters it."""
+    born, at = place.birth, place.fault
+    if born is None or at is None or born.source is not at.source:
+        return None
+    calls = [one for one in born.source.of(cst.Call) if born.source.called(one) == "__enter__"]
+    left = any(born.source.called(one) == "__exit__" for one in born.source.of(cst.Call))
+    line = born.source.statement(born.node)
+    return None if left else next((one for one in calls if born.source.statement(one) is line), None)
+
+
+@move
 def region_per_item(place: Place, at: At) -> Iterator[Candidate]:
     """Leaves the region before the generator yields."""
     source, region = at.source, at.source.statement(at.node)

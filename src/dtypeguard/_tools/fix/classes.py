@@ -188,10 +188,3 @@ def gradient_times_incoming(place: Place, at: At) -> Iterator[Candidate]:
         parts = [element.value for element in one.value.elements] if isinstance(one.value, cst.Tuple) else [one.value]
         given = [part for part in parts if part is not None and source.code(part) != "None"]
         yield [change for part in given for change in source.after(part, f" * {params[1]}")]
-
-
-@move
-def fresh_cache(place: Place, at: At) -> Iterator[Candidate]:
-    """Clears autocast's cache where the weights have changed."""
-    if at.source.torch():
-        yield [at.source.before_line(at.source.statement(at.node), f"{at.source.torch()}.clear_autocast_cache()")]

@@ -75,7 +75,7 @@ class Mending:
         self.status: int | None = None
         self.left: list[Finding] = []
         self.notes: list[str] = []
-        self._brings: dict[object, tuple[str, str | None, int]] = {}
+        self._refusals: dict[object, str] = {}
         self._untried: set[object] = set()
         self._limit: float = options.search_limit or _SEARCH
         self._options, self._began, self._folder = options, time.time(), os.getcwd()
@@ -161,7 +161,7 @@ class Mending:
             self.left = [f for f in search.last.bad if (f.rule, f.file, search.state.key(f)[2]) not in known]
             self.status = 0 if search.last.stopped else search.last.status
         self._untried = {_place(f) for f in self.left if key(f) in search.untried}
-        self._brings = {_place(f): search.brings[key(f)] for f in self.left if key(f) in search.brings}
+        self._refusals = {_place(f): search.refusals[key(f)].text for f in self.left if key(f) in search.refusals}
 
     # ------------------------------------------------------------ files
 
@@ -215,10 +215,10 @@ class Mending:
             if cause.first in untried:
                 continue
             what, why = "edit", _why(cause)
-            if not why and (brought := self._brings.get(_place(cause.first))) is not None:
-                why = f": what removes it brings {brought[0]} at {shown(brought[1] or '')}:{brought[2]}"
             if not why and self._options.fix and not self._options.unsafe_fixes and RULES[cause.rule].unsafe:
                 what, why = "safe edit", ": --diff looks for one that is not safe"
+            unknown = "such code" if RULES[cause.rule].safe or RULES[cause.rule].unsafe else "this rule"
+            why = why or f": {self._refusals.get(_place(cause.first), f'none is known for {unknown}')}"
             yield f"no {what} for {cause.rule} at {shown(cause.first.file or '')}:{cause.first.line}{why}"
         yield from self.notes
 

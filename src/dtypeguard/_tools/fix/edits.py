@@ -10,6 +10,7 @@ from ..._core.base.frames import installed, shown
 from ..._show.report.edits import Edit, blocks_of, diff_of, replacements_of
 from ..._show.report.report import AuditReport
 from .code import MOVES
+from .finish import SAID
 from .program import Run
 from .search import Proof, Runner, Search
 from .source import decode
@@ -49,7 +50,7 @@ def _edit(proof: Proof, safe: bool, proven: bool, data: Callable[[str], bytes]) 
     lines = {file: old.numbers(file, before[file]) for file in changed}
     return Edit(
         shown(changed[0]), diff_of(before, after), proof.findings, safe, proven,
-        " and ".join(dict.fromkeys(said(name) for name in proof.moves)),
+        does(proof),
         tuple(one for f in changed for one in replacements_of(f, before[f], after[f], kept[f][1])),
         tuple(one for f in changed for one in blocks_of(f, before[f], after[f], lines[f])),
         {file: text.encode(kept[file][1]) for file, text in before.items()},
@@ -57,9 +58,15 @@ def _edit(proof: Proof, safe: bool, proven: bool, data: Callable[[str], bytes]) 
     )  # fmt: skip
 
 
+def does(proof: Proof) -> str:
+    """All that an edit does, in a few words."""
+    parts = [said(name) for name in dict.fromkeys(proof.moves) if name in MOVES or name in SAID]
+    return " and ".join(parts) + (f", and leaves an error of {proof.left:.0%} in a result" if proof.left else "")
+
+
 def said(move: str) -> str:
     """What a move does, in a few words."""
-    text = (MOVES[move].__doc__ or "").partition("\n")[0].rstrip(".")
+    text = ((MOVES.get(move) or SAID[move]).__doc__ or "").partition("\n")[0].rstrip(".")
     return text[:1].lower() + text[1:]
 
 

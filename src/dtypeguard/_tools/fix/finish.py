@@ -72,7 +72,7 @@ class Edited:
 
 
 def without_needless(edited: Edited) -> Iterator[Candidate]:
-    """Without casts that cast nothing, and without assignments of a variable to itself."""
+    """Deletes casts of its own that cast nothing, and assignments of a variable to itself."""
     source, run = edited.source, edited.run
     done = [one for one in run.casts if one.file == source.file and one.kind == "explicit"]
     for call in source.of(cst.Call):
@@ -91,7 +91,10 @@ def without_needless(edited: Edited) -> Iterator[Candidate]:
 
 
 def all_operands(edited: Edited) -> Iterator[Candidate]:
-    """With the other operands too, where a line mixes what the edit has widened with what is half as it was."""
+    """Widens the other operands too.
+
+    A line would mix what the edit has widened with what is half as it was.
+    """
     source, file = edited.source, edited.source.file
     before = {edited.before.was(file, line) for line in _mixing(edited.base, file)}
     for line in sorted(_mixing(edited.run, file)):
@@ -101,9 +104,10 @@ def all_operands(edited: Edited) -> Iterator[Candidate]:
         names = [one.node for one in names_in(At(source, statement)) if isinstance(one.node, cst.BaseExpression)]
         made = [value for name in names for value in source.definitions(name)[:1]]
         made = [value for value in made if source.scope(value) is source.scope(statement)]
-        inside = isinstance(source.scope(statement), cst.FunctionDef)  # else it may be what the program is given
-        if inside and any(edited.wrote(value) and _is_born_wide(source, value) for value in made):
-            rest = [At(source, value) for value in made if not edited.wrote(value)]
+        if any(edited.wrote(value) and _is_born_wide(source, value) for value in made):
+            rest = [At(source, statement)]
+            if isinstance(source.scope(statement), cst.FunctionDef):  # else it may be what the program is given
+                rest += [At(source, value) for value in made if not edited.wrote(value)]
             calls = [call for one in rest for call in casts_in(one, torch.float32)]
             yield joined([next(retyped(call, torch.float32), []) for call in calls])
 
@@ -119,7 +123,10 @@ def _mixing(run: Run, file: str) -> set[int]:
 
 
 def same_results(edited: Edited) -> Iterator[Candidate]:
-    """Casts back what a function returns: where it is computed, else where it is returned."""
+    """Casts back what a function returns.
+
+    Where that is computed, else where it is returned.
+    """
     source = edited.source
     functions: list[Scope] = [*source.of(cst.FunctionDef), *source.of(cst.Lambda)]
     for function in functions:
@@ -132,13 +139,12 @@ def same_results(edited: Edited) -> Iterator[Candidate]:
         (dtype,) = narrow
         values = [one.value for one in source.below(function, cst.Assign) if edited.wrote(one)]
         values += [value for value, changed in given if changed is not None]
-        for value in values:
-            at = At(source, value)
-            for text in _own(edited, function):
-                yield source.after(value, text)
+        own = list(_own(edited, function))
+        yield from (source.after(value, text) for text in own for value in values)
+        for at in [At(source, value) for value in values]:
             for text in in_function(at) if dtype in HALF else [f".to({dtype_code(dtype, source)})"]:
-                yield source.after(value, text)
-            if dtype in HALF:
+                yield source.after(at.node, text)
+            if dtype in HALF and not own:  # else other callers may have another one
                 yield cast(at, dtype, spelt(dtype, source))
 
 
@@ -158,3 +164,4 @@ def _name(function: Scope) -> str:
 
 Way = Callable[[Edited], Iterator[Candidate]]
 WAYS: tuple[Way, ...] = (all_operands, without_needless, same_results)
+SAID = {way.__name__: way for way in (all_operands, same_results)}  # those that change what the program computes

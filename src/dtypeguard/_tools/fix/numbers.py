@@ -128,12 +128,25 @@ def clamp_first(place: Place, at: At) -> Iterator[Candidate]:
     if dtype not in WIDER_INTEGER:
         return
     limits, parts = torch.iinfo(dtype), operands(at)
-    if is_cast(source, at.node) and source.called(parts[0].node) in _COUNTS:
+    if _counts(at):
+        return
+    if place.finding.from_dtype in FLOATING or (dtype in _BYTES and any(map(_is_arithmetic, parts))):  # a picture
+        yield from (source.after(one.node, f".clamp({limits.min}, {limits.max})") for one in parts)
+
+
+@move
+def count_in_int64(place: Place, at: At) -> Iterator[Candidate]:
+    """Counts in int64."""
+    source = at.source
+    if place.finding.to_dtype in WIDER_INTEGER and _counts(at):
         added = source.below(source.statement(at.node), cst.AugAssign)  # to a total, which is as narrow
         totals = [At(source, value) for one in added for value in source.definitions(one.target)[:1]]
         yield joined([cast(one, torch.int64) for one in [at, *totals]])
-    elif place.finding.from_dtype in FLOATING or (dtype in _BYTES and any(map(_is_arithmetic, parts))):  # a picture
-        yield from (source.after(one.node, f".clamp({limits.min}, {limits.max})") for one in parts)
+
+
+def _counts(at: At) -> bool:
+    """Whether what is cast says how many there are."""
+    return is_cast(at.source, at.node) and at.source.called(operands(at)[0].node) in _COUNTS
 
 
 def _is_arithmetic(at: At) -> bool:
@@ -162,43 +175,50 @@ def bool_before_inverted(place: Place, at: At) -> Iterator[Candidate]:
 
 
 @move
+def clamped_integers(place: Place, at: At) -> Iterator[Candidate]:
+    """Computes in wider integers and clamps to the range of the dtype."""
+    source, node, dtype = at.source, at.node, place.finding.from_dtype
+    added = list(source.below(source.statement(node), cst.AugAssign))
+    for one in added:
+        if (
+            dtype is not None
+            and dtype in _BYTES
+            and isinstance(one.value, cst.BaseNumber)
+            and not _counters(at, one, dtype.is_signed)
+        ):
+            target = source.code(one.target)  # a picture; it may be a view, so it stays one
+            limits = torch.iinfo(dtype)
+            inner = f"{target}{spelt(place.wide, source)} {_added(source, one)}"
+            yield [source.replace(one, f"{target}.copy_(({inner}).clamp({limits.min}, {limits.max}))")]
+    sums = isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add | cst.Multiply)
+    alone = not isinstance(source.parents[node], cst.BinaryOperation | cst.Attribute)  # a picture, and no part of a sum
+    if dtype is not None and dtype is torch.uint8 and sums and alone and not added and not _is_clamped(at):
+        back = f".clamp(0, 255).to({dtype_code(dtype, source)})"
+        yield from ([*cast(part, place.wide), *source.after(node, back)] for part in used(at))
+
+
+@move
 def wider_integers(place: Place, at: At) -> Iterator[Candidate]:
     """Computes in wider integers."""
-    source, node = at.source, at.node
-    if place.finding.from_dtype is torch.int64:
+    source, node, dtype = at.source, at.node, place.finding.from_dtype
+    if dtype is torch.int64 or isinstance(node, cst.UnaryOperation):
         return  # there are none
-    if isinstance(node, cst.UnaryOperation):
-        return
-    dtype = place.finding.from_dtype
-    small = dtype in (torch.uint8, torch.int8)
-    limits = torch.iinfo(dtype) if dtype is not None and small else None
-    for one in source.below(source.statement(node), cst.AugAssign):
-        if limits is not None and isinstance(one.value, cst.BaseNumber):
-            counts = isinstance(one.target, cst.Subscript) and source.code(one.value) == "1"  # in one of many counters
-            held = one.target.value if counts and isinstance(one.target, cst.Subscript) else one.target
-            counters = [At(source, value) for value in source.definitions(held)[:1]]
-            signed = counts or limits.min < 0
-            counters = [value for value in counters if says_dtype(value) and (signed or _is_number(value))]
-            yield from (cast(value, torch.int64) for value in counters)
-            if not counters:  # a picture; it may be a view, so it stays one
-                target = source.code(one.target)
-                inner = f"{target}{spelt(place.wide, source)} {_added(source, one)}"
-                yield [source.replace(one, f"{target}.copy_(({inner}).clamp({limits.min}, {limits.max}))")]
-        return
-    parts, clamped = used(at), list[Candidate]()
-    if (
-        dtype is not None
-        and dtype is torch.uint8
-        and isinstance(node, cst.BinaryOperation)
-        and isinstance(node.operator, cst.Add | cst.Multiply)
-    ):
-        back = f".clamp(0, 255).to({dtype_code(dtype, source)})"
-        clamped = [[*cast(part, place.wide), *source.after(node, back)] for part in parts]
-    alone = not isinstance(source.parents[node], cst.BinaryOperation | cst.Attribute)  # a picture, and no part of a sum
-    first = alone and not _is_clamped(at)
-    yield from clamped if first else ()
-    yield from each_and_all([cast(part, place.wide) for part in parts])
-    yield from () if first else clamped
+    added = list(source.below(source.statement(node), cst.AugAssign))
+    for one in added if dtype in _BYTES else ():
+        signed = dtype is torch.int8
+        yield from (cast(value, torch.int64) for value in _counters(at, one, signed))
+    if not added:
+        yield from each_and_all([cast(part, place.wide) for part in used(at)])
+
+
+def _counters(at: At, assign: cst.AugAssign, signed: bool) -> list[At]:
+    """What a line adds a number to, where that counts: one of many that gets 1 each time, or one number."""
+    source = at.source
+    counts = isinstance(assign.target, cst.Subscript) and source.code(assign.value) == "1"  # in one of many counters
+    held = assign.target.value if counts and isinstance(assign.target, cst.Subscript) else assign.target
+    made = [At(source, value) for value in source.definitions(held)[:1]]
+    known = isinstance(assign.value, cst.BaseNumber)
+    return [value for value in made if known and says_dtype(value) and (signed or counts or _is_number(value))]
 
 
 def _is_clamped(at: At) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..._core.base.dtypes import FLOATING
+from ..._core.base.dtypes import FLOATING, HALF
 from ..._engine.watch.findings import Conversion
 from ..._engine.watch.rule import Finding, Severity
 from ..._engine.watch.selection import reaches
@@ -14,6 +14,7 @@ from .code import CASTING, Candidate
 from .source import apply
 
 Texts = Mapping[str, str]
+Line = tuple[str, int]  # a file, and a number
 
 
 @dataclass
@@ -35,6 +36,7 @@ class Run:
         merged: the lines at which it casts float64 to float32, which has too few digits for the values.
         errors: by line, file and number, how far its values were from what they would be in a wider dtype, at most;
             None where values were not followed.
+        leaving: the same of what left the program at a line: numbers it read, results, what was trained.
     """
 
     findings: list[Finding]
@@ -49,7 +51,8 @@ class Run:
     casts: tuple[Conversion, ...] = ()
     results: Mapping[tuple[str, int], torch.dtype] = field(default_factory=dict)
     merged: tuple[tuple[str, int], ...] = ()
-    errors: Mapping[tuple[str, int], float] | None = None
+    errors: Mapping[Line, float] | None = None
+    leaving: Mapping[Line, float] | None = None
 
     @property
     def bad(self) -> list[Finding]:
@@ -62,6 +65,12 @@ class Run:
             one.place for one in self.casts if one.kind == "explicit" and one.given.is_floating_point
             and one.taken.is_floating_point and one.taken.itemsize > one.given.itemsize
         ]  # fmt: skip
+
+    @property
+    def halved(self) -> list[Line]:
+        """The lines at which code casts floats to half precision."""
+        explicit = [one for one in self.casts if one.kind == "explicit" and one.taken in HALF]
+        return [one.place for one in explicit if one.given.is_floating_point and one.given not in HALF]
 
     @property
     def truncated(self) -> list[tuple[str, int]]:

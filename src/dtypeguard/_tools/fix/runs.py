@@ -141,7 +141,7 @@ class Runs:
         for name in ("raised", "merged"):
             told[name] = tuple((home(file), line) for file, line in told[name])
         told["casts"] = tuple(one._replace(file=home(one.file)) for one in told["casts"])
-        for name in ("results", "errors"):
+        for name in ("results", "errors", "leaving"):
             told[name] = told[name] and {(home(file), line): one for (file, line), one in told[name].items()}
         run = Run(**told, lines=out.splitlines())
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,11 +1,12 @@
 """Which edits help: candidates are tried by running the program with them, the audit judges."""
 
 import contextlib
+import functools
 import itertools
 import math
 import operator
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -15,13 +16,15 @@ import torch
 from ..._core.base.dtypes import FLOATING, HALF
 from ..._core.base.frames import installed
 from ..._engine.watch.rule import RULES, Finding, Severity
-from ..._show.report.causes import Cause, causes_of
-from . import blocks, classes, moves, numbers, training
+from ..._show.report.causes import Cause, causes_of, loses, settles
+from . import blocks, classes, moves, numbers, reasons, training
 from .code import MOVES, Candidate, Place
 from .finish import WAYS, Edited, Way, all_operands
+from .measured import ErrorChange, Errors, errors_of
 from .names import Source
 from .outputs import near, skeletons_agree
 from .program import Run, State, Texts
+from .reasons import Refusal
 from .source import Change, Unfit
 
 ALL = (blocks, classes, moves, numbers, training)  # importing them enters their moves
@@ -31,11 +34,9 @@ _DEPTH = 3  # edits that one cause may need
 _RUNS = 40  # of the program, for one cause
 # The faults that make no number wrong by themselves: an edit that is safe leaves what is printed, nearly.
 _KEPT = frozenset("DG101 DG103 DG110 DG201 DG202 DG203 DG205 DG206 DG209 DG303 DG306".split())
-_ROUNDS = frozenset(["DG501"])  # the faults that round values, beside those of rules that guess or measure it
 # Those where the program may be right as it is: there each digit stays, and no other edit is needed for it.
 _EXACT = frozenset(["DG103"])
 _NEARLY = 0.02
-_SPOILT = 0.02  # an error of values from which on an edit for it has to make it smaller
 _LATER = {"DG103": -1, "DG102": 1, "DG108": 1, "DG105": 1, "DG110": 2, "DG201": 2, "DG203": 2, "DG205": 2}
 
 # Where one of these is found, others may be what comes of it, and are mended there.
@@ -57,12 +58,17 @@ class Proof:
         findings: what it removed, as it was found at first.
         before: the program without it.
         after: the program with it.
+        left: the error of results that it leaves, where that is much.
     """
 
     moves: tuple[str, ...]
     findings: tuple[Finding, ...]
     before: State
     after: State
+    left: float = 0.0
+
+
+Solution = tuple[tuple[str, ...], State, Run]  # the moves, the program with them, and what that came to
 
 
 class Search:
@@ -78,13 +84,12 @@ class Search:
         self.state, self.last = State({}, {}), first
         self.proofs: list[Proof] = []
         self.faults: list[Exception] = []
-        self.brings: dict[
-            object, tuple[str, str | None, int]
-        ] = {}  # by key: what is found where an edit has removed it
+        self.refusals: dict[object, Refusal] = {}  # by key: why what came nearest to an edit is none
         self._given_up: set[object] = set()
+        self._standing: set[object] = set()  # keys of what else is found where a cause's first edit is tried
         self._sources: dict[tuple[str, str], Source] = {}
         self._ran: dict[tuple[tuple[str, str], ...], Run] = {(): first}
-        self._errors: dict[tuple[tuple[str, str], ...], Mapping[tuple[str, int], float]] = {}
+        self._errors: dict[tuple[tuple[str, str], ...], Errors] = {}
         self._first = {self.state.key(finding): finding for finding in first.findings}
         self._last_run = 0  # by which number of runs a cause has its edit, or none
         self._noise: frozenset[int] | None = None  # lines that are printed otherwise each time; None: nobody knows yet
@@ -151,11 +156,11 @@ class Search:
 
     def mend(self, kinds: tuple[str, ...]) -> None:
         """Find edits of these kinds for all causes, one after the other."""
-        self._given_up, self.untried = set(self._skip), set()
+        self._given_up, self.untried, self.refusals = set(self._skip), set(), {}
         while True:
             causes = causes_of(self.last.bad)
             whole = "unsafe" in kinds
-            roots = [c for c in causes if c.rule in _ROOTS and not (whole and self._key(c) in self._given_up)]
+            roots = [c for c in causes if not (whole and self._key(c) in self._given_up)]
             pending = [
                 cause for cause in causes
                 if self._key(cause) not in self._given_up and not any(_comes_of(cause, root) for root in roots)
@@ -182,30 +187,41 @@ class Search:
     def _mend_cause(self, cause: Cause, kinds: tuple[str, ...]) -> bool:
         solve = self._guess if self._run is None else self._solve
         self._last_run = len(self._ran) + _RUNS
-        found = solve([cause], self.state, self.last, kinds, _DEPTH)
-        if found is None:
+        own = {self.state.key(finding) for finding in cause.findings}
+        self._standing = {key for key in map(self.state.key, self.last.bad) if key not in own}
+        tried: list[tuple[float, tuple[str, ...], State, Run]] = []
+        for names, state, run in itertools.islice(solve([cause], self.state, self.last, kinds, _DEPTH), _TRIES_MORE):
+            if self._run is not None:
+                ways, state, run = self._finished(cause, state, run)
+                names = (*names, *ways)
+            measures = self._run is not None and loses(cause)
+            left = self._change(cause, self.state, self.last, state).left if measures else 0.0
+            tried.append((left, names, state, run))
+            if not left:
+                break
+        if not tried:
             return False
-        moves, state, run = found
-        if self._run is not None:
-            state, run = self._finished(cause, state, run)
+        left, names, state, run = min(tried, key=operator.itemgetter(0))
         keys = {state.key(finding) for finding in run.bad}
         gone = [(self.state.key(f), f) for f in self.last.bad if self.state.key(f) not in keys]
         if not gone:  # a later edit took back what an earlier one did
             return False
         findings = [self._first.get(key) or replace(f, line=key[2]) for key, f in gone]
-        self.proofs.append(Proof(moves, tuple(findings), self.state, state))
+        self.proofs.append(Proof(names, tuple(findings), self.state, state, left))
         self.state, self.last = state, run
         return True
 
-    def _finished(self, cause: Cause, state: State, run: Run) -> tuple[State, Run]:
+    def _finished(self, cause: Cause, state: State, run: Run) -> Solution:
         """An edit that helps, made whole: see `finish`."""
+        ways: list[str] = []
         for way in WAYS:
             for _ in range(_DEPTH):
                 better = next(self._better(way, cause, state, run), None)
                 if better is None:
                     break
                 state, run = better
-        return state, run
+                ways.append(way.__name__)
+        return tuple(ways), state, run
 
     def _better(self, way: Way, cause: Cause, state: State, run: Run) -> Iterator[tuple[State, Run]]:
         nearly = 0.0 if cause.rule in _EXACT else math.inf if way is all_operands else _NEARLY
@@ -234,41 +250,46 @@ class Search:
 
     def _guess(
         self, causes: list[Cause], state: State, base: Run, kinds: tuple[str, ...], depth: int
-    ) -> tuple[tuple[str, ...], State, Run] | None:
+    ) -> Iterator[Solution]:
         """The best candidate, which nobody has tried."""
         for name, edited in self._edits(causes[0], state, kinds, depth):
             rest = [finding for finding in base.findings if finding not in causes[0].findings]
-            return (name,), edited, Run(rest, base.status, base.error)
-        return None
+            yield (name,), edited, Run(rest, base.status, base.error)
 
     def _solve(
         self, causes: list[Cause], state: State, base: Run, kinds: tuple[str, ...], depth: int
-    ) -> tuple[tuple[str, ...], State, Run] | None:
+    ) -> Iterator[Solution]:
+        """Edits that help, the best first."""
         cause, *rest = causes
         for name, edits in itertools.groupby(self._edits(cause, state, kinds, depth), key=operator.itemgetter(0)):
             later: list[tuple[State, Run, list[Cause]]] = []
             for _, edited in edits:
                 if len(self._ran) > self._last_run or self._is_over:
-                    return None
+                    return
                 run = self._run_with(edited.texts)
                 new = self._judge(cause, state, base, edited, run)
+                refuse = functools.partial(self._refuse, cause, state, depth)
                 exact = kinds == ("safe",) and cause.rule in _KEPT
                 as_it_is = exact and cause.rule in _EXACT and not base.error
-                if new is None:
+                if isinstance(new, Refusal):
+                    refuse(new)
                     continue
                 if exact and not self._numbers_agree(base, run, 0.0 if as_it_is else _NEARLY):
+                    refuse(reasons.COPIES)
                     if as_it_is and not new and _widens(cause.first):  # it is wanted, though not safe
-                        return None
+                        return
                     continue
+                if new:
+                    refuse(reasons.brings(*edited.key(new[0].first)))
                 if new and as_it_is:
                     continue
                 new += [other for other in rest if _still_found(other, state, run, edited)]
                 if not new:
-                    if self._repairs(cause, state, edited):
-                        return (name,), edited, run
+                    if self._repairs(cause, state, base, edited, run):
+                        yield (name,), edited, run
+                    else:
+                        refuse(reasons.WRONG)
                     continue
-                if depth == _DEPTH:
-                    self.brings.setdefault(state.key(cause.first), edited.key(new[0].first))
                 if depth > 1 and len(new) <= 3:
                     later.append((edited, run, new))
             # An edit removed an error that had ended the program; what is found only now, further on, does not count
@@ -278,39 +299,49 @@ class Search:
                 again = any(edited.key(cause.first) in first for cause in new)
                 behind = base.error and not run.error and not again
                 if behind and not any(self._touches(c, state, edited) for c in new):
-                    return (name,), edited, run
+                    yield (name,), edited, run
             for edited, run, new in later[:3]:
-                found = self._solve(new, edited, run, kinds, depth - 1)
-                if found is not None and self._repairs(cause, state, found[1]):
-                    return (name, *found[0]), *found[1:]
-        return None
+                found = next(self._solve(new, edited, run, kinds, depth - 1), None)
+                if found is not None and self._repairs(cause, state, base, *found[1:]):
+                    yield (name, *found[0]), *found[1:]
 
-    def _repairs(self, cause: Cause, state: State, edited: State) -> bool:
-        """Whether values that had lost much at the lines of a cause are nearer to what they would be; else True.
+    def _refuse(self, cause: Cause, state: State, depth: int, why: Refusal) -> None:
+        key, nothing = state.key(cause.first), Refusal(-1, "")
+        if depth == _DEPTH and why.near > self.refusals.get(key, nothing).near:
+            self.refusals[key] = why
+
+    def _repairs(self, cause: Cause, state: State, base: Run, edited: State, run: Run) -> bool:
+        """Whether values that had lost much at the lines of a cause are nearer to what they would be, and what leaves
+        the program is not further from it; True where nothing of that is to be measured.
 
         What was rounded before is as wrong in a wider dtype, in which a rule may not see it any more.
         """
-        rule = RULES[cause.rule]
-        if self._run is None or not (rule.guesses or rule.id in _ROUNDS or rule.id.startswith("DG9")):
+        if self._run is None or not (loses(cause) or self._narrows(state, base, edited, run)):
             return True
-        places = {state.key(finding)[1:] for finding in cause.findings}
-        before, after = (
-            max(
-                (error for place, error in self._errors_of(one).items() if (place[0], one.was(*place)) in places),
-                default=0,
-            )
-            for one in (state, edited)
-        )
-        return not _SPOILT < before < math.inf or after < before / 2
+        change = self._change(cause, state, base, edited)
+        return (change.repairs or not loses(cause)) and not change.spoils
 
-    def _errors_of(self, state: State) -> Mapping[tuple[str, int], float]:
-        """How wrong values are, by line."""
+    def _narrows(self, state: State, base: Run, edited: State, run: Run) -> bool:
+        """Whether an edit casts floats to half precision where nothing was cast so before."""
+        before, after = (
+            {(file, which.was(file, line)) for file, line in one.halved}
+            for which, one in ((state, base), (edited, run))
+        )
+        return not after <= before
+
+    def _change(self, cause: Cause, state: State, base: Run, edited: State) -> ErrorChange:
+        places = {(f.file, state.key(f)[2]) for f in cause.findings if f.file is not None}
+        return ErrorChange(self._errors_of(state), self._errors_of(edited), places, bool(base.error))
+
+    def _errors_of(self, state: State) -> Errors:
+        """How wrong values are."""
         key = _key_of(state.texts)
         if key not in self._errors:
             assert self._run is not None
             run = self._ran.get(key)
-            known = None if run is None else run.errors
-            self._errors[key] = (self._run(state.texts, values=True).errors or {}) if known is None else known
+            self._errors[key] = errors_of(
+                state, self._run(state.texts, values=True) if run is None or run.errors is None else run
+            )
         return self._errors[key]
 
     def _run_with(self, texts: Texts) -> Run:
@@ -360,30 +391,33 @@ class Search:
         old, new = (self._text_of(file, one).split("\n") for one in (state, edited))
         return old != new and new[line - 1] not in old
 
-    def _judge(self, cause: Cause, state: State, base: Run, edited: State, run: Run) -> list[Cause] | None:
-        """New causes that came with an edit; None if it does not help."""
-        if _still_found(cause, state, run, edited) or self._truncates(cause, state, base, edited, run):
-            return None
+    def _judge(self, cause: Cause, state: State, base: Run, edited: State, run: Run) -> list[Cause] | Refusal:
+        """New causes that came with an edit; or why it does not help."""
+        if _still_found(cause, state, run, edited):
+            return reasons.STAYS
+        if self._truncates(cause, state, base, edited, run):
+            return reasons.TRUNCATES
         if any(self._wrote(file, line, state, edited) for file, line in run.merged):
-            return None
+            return reasons.MERGES
         # Digits that cancel are lost in what is added up, and nobody sees it in float64.
         before, after = (
             {(file, which.was(file, line)) for file, line in one.promoted(torch.float32, torch.float64)}
             for which, one in ((state, base), (edited, run))
         )
         if cause.rule == "DG902" and after - before:
-            return None
-        known = {state.key(finding) for finding in base.bad}
+            return reasons.HIDES
+        # What stood before a cause's first edit is no edit's doing, also where one before this had ended the program.
+        known = self._standing | {state.key(finding) for finding in base.bad}
         new = causes_of(finding for finding in run.bad if edited.key(finding) not in known)
         if run.error:
             there = _same_place(state, base, edited, run)
             if there and any((finding.file, finding.line) in base.raised for finding in cause.findings):
-                return None  # the same exception is still raised, under another message
+                return reasons.STAYS  # the same exception is still raised, under another message
             if not there and not any(other.severity == Severity.ERROR.value for other in new):
-                return None
+                return reasons.ends(run)
         if not run.error and not run.stopped and run.status not in (0, base.status):
-            return None
-        return new if self._output_agrees(base, run) else None
+            return reasons.ends(run)
+        return new if self._output_agrees(base, run) else reasons.prints(*self._without_noise(base, run))
 
 
 def _widens(finding: Finding) -> bool:
@@ -412,6 +446,8 @@ def _same_place(state: State, base: Run, edited: State, run: Run) -> bool:
 
 def _comes_of(cause: Cause, root: Cause) -> bool:
     """Whether one finding names the line of the other."""
+    if root.rule not in _ROOTS:
+        return settles(root, cause)
     if root.rule == "DG602" and cause.rule in ("DG101", "DG102"):
         return True
     if _rank(cause) <= _rank(root):
