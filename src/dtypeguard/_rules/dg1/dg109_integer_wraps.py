@@ -433,4 +433,7 @@ def _is_checksum(source: Tensor, audit: Recorder) -> bool:
 
 def _is_unpacked(node: Node | None) -> bool:
     """Whether bits were taken apart: what they are cast to is meant."""
-    return node is not None and node.op.startswith(("bitwise_", "__rshift__", "__lshift__", "__and__"))
+    if node is None:
+        return False
+    other_dtype = node.op == "view" and bool(node.parents) and node.parents[0].dtype is not node.dtype
+    return other_dtype or node.op.startswith(("bitwise_", "__rshift__", "__lshift__", "__and__"))
