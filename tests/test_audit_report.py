@@ -8,7 +8,6 @@ import tracemalloc
 
 import numpy as np
 import pytest
-import numpy as np
 import torch
 from support import BF16, F16, F32, F64
 from torch import nn
