@@ -720,7 +720,12 @@ BUGS = {
         steps=320,
     ),
     "DG407: a list, of a bfloat16 model": Bug(
-        averaged(as_list(BF16), in_place(0.999), model=Wide), stuck(FOUR), AT, ALL, late=True, steps=120,
+        averaged(as_list(BF16), in_place(0.999), model=Wide),
+        stuck(FOUR),
+        AT,
+        ALL,
+        late=True,
+        steps=120,
         also=("DG406",),
     ),
     "DG407: a dict with new tensors each time": Bug(
