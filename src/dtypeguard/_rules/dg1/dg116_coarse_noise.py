@@ -33,7 +33,7 @@ RULE = Rule(
 )
 
 _DRAWS = frozenset(["rand", "rand_like"])
-_HAND_ON = frozenset(["neg", "rsub", "sub", "add", "clamp", "clamp_min", "clone"])  # what is done with them before
+_HAND_ON = frozenset("neg rsub sub add clamp clamp_min clone _to_copy".split())  # what is done with them before
 _OFTEN = {torch.float16: "some thousand", torch.bfloat16: "some hundred"}
 _UNIFORM = {
     "kind": "uniform", "else": "in float32 one in 16 million",

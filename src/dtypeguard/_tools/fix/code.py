@@ -157,6 +157,9 @@ def retyped(at: At, dtype: torch.dtype) -> Iterator[Candidate]:
         return
     if isinstance(node, cst.Call):
         inner = source.on(node)
+        if isinstance(inner, cst.Call) and source.called(node).endswith("_") and source.called(inner) in _FACTORIES:
+            yield from retyped(At(source, inner), dtype)  # `torch.empty_like(x).uniform_()` is filled in that dtype
+            return
         if is_cast(source, node) and inner is not None:
             if is_module(At(source, inner)):
                 return  # what converts a model converts all of it
