@@ -36,7 +36,7 @@ class Incoming:
     def comes_of(self, total: Row) -> bool:
         """Whether it comes from the last round of a total, and its error too: `state += rate * (1 - state)`."""
         row = self.row
-        return row is not None and loops(row, total) and any(one is total for one in row.chain())
+        return row is not None and loops(row, total) and row.comes_from(total)
 
 
 def all_incoming(given: Given, targets: list[Incoming]) -> list[Incoming]:

@@ -227,6 +227,15 @@ class Row:
             yield row
             row = row.parent
 
+    def comes_from(self, other: "Row") -> bool:
+        """Whether another row is in its chain, which is asked at each measurement."""
+        seen: set[int] = set()
+        row: Row | None = self
+        while row is not None and row is not other and id(row) not in seen:
+            seen.add(id(row))
+            row = row.parent
+        return row is other
+
     def born_beside(self) -> Iterator["Row"]:
         """The rows that lost finite values which came together with those of this chain: each of them is to change."""
         for step in self.chain():
@@ -292,7 +301,7 @@ class Row:
         worse = own or effective > self.error
         if worse:
             self.error, self.incoming = effective, incoming
-            if parent is not None and not any(row is self for row in parent.chain()):  # else nothing leads out
+            if parent is not None and not parent.comes_from(self):  # else nothing leads out
                 self.parent = parent
         return worse
 
