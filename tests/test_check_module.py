@@ -1,6 +1,7 @@
 """`check_module`: a faithful model passes, a broken one by the property it breaks, nothing else changes."""
 
 import copy
+import functools
 import json
 import os
 import random
@@ -90,6 +91,25 @@ class CastsBefore(Linear):
         return super().__call__(x.to(self.layer.weight.dtype))
 
 
+def passing(function):
+    @functools.wraps(function)
+    def call(self, *args, **kwargs):
+        return function(self, *args, **kwargs)
+
+    return call
+
+
+class Decorated(nn.Embedding):
+    """As the models of transformers are."""
+
+    def __init__(self):
+        super().__init__(5, 3)
+
+    @passing
+    def forward(self, ids):
+        return super().forward(ids)
+
+
 FAITHFUL = {
     "a class": (Linear, X),
     "a model": (Linear(), X),
@@ -115,6 +135,7 @@ FAITHFUL = {
     "a model that casts its input": (with_forward(lambda self, x: self.layer(x.to(self.layer.weight.dtype))), X),
     "a model that casts before forward": (CastsBefore, X),
     "no floating input": (lambda: nn.Embedding(5, 3), torch.arange(4)),
+    "a decorator that takes all arguments": (Decorated, torch.arange(4)),
     "a mask beside ids": (
         with_forward(
             lambda self, ids, mask: self.layer(torch.eye(3)[ids].to(self.layer.weight)).masked_fill(mask == 0, 0)

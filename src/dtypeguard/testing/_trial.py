@@ -143,11 +143,15 @@ class Trial:
 
     def _values(self, inputs: Inputs | None = None) -> tuple[Any, ...]:
         """The values of a call in the order of the contract's parameters, the module first."""
-        inputs = self.inputs if inputs is None else inputs
-        bound = inputs.signature.bind(*inputs.args, **inputs.kwargs)
-        bound.apply_defaults()
+        inputs, params = self.inputs if inputs is None else inputs, self.bench.contract.params
         model = self.bench.template(self.cell.parameter_dtype, self.cell.parameter_device)
-        return model, *bound.arguments.values()
+        if not params:  # nothing is guarded
+            return (model,)
+        # By the parameters of the contract: a decorator's are `*args, **kwargs`, whatever the model's are.
+        taken = [inspect.Parameter(str(param.name), param.kind, default=param.default) for param in params]
+        bound = inspect.Signature(taken).bind(model, *inputs.args, **inputs.kwargs)
+        bound.apply_defaults()
+        return tuple(bound.arguments.values())
 
     @cached_property
     def given(self) -> Inputs:
