@@ -17,8 +17,7 @@ RULE = Rule(
         "The smallest float16 is 6e-8, so the 1e-8 or 1e-12 that keeps a division or a logarithm from zero "
         "is zero itself."
     ),
-    safe=("eps_of_dtype",),
-    unsafe=("widen_operands",),
+    unsafe=("widen_operands", "eps_of_dtype"),
     sampled=True,
     sources=(
         "https://github.com/pytorch/pytorch/issues/8860",
