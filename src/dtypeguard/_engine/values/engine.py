@@ -68,6 +68,8 @@ class Harm:
 _LOGS = frozenset(["log", "log2", "log10"])
 _COMPARES = frozenset(["eq", "ne", "equal"])
 _TOTALS = frozenset([Cause.STALLED])
+_GROUPS = frozenset("_unique _unique2 unique_dim unique_consecutive unique_dim_consecutive".split())
+_COLLIDED = frozenset([Cause.COLLIDED])
 
 
 def _is_answer(out: Any, args: Any) -> bool:
@@ -201,6 +203,8 @@ class Values:
         for held in () if shadow is None else map(shadow.memory.get, tensors):
             if held is not None:
                 held.read = True
+        if op.name in _GROUPS and tensors and shadow is not None and shadow.spoil:
+            self.felt("groups of equal values", tensors[0], site=self._audit.here(), causes=_COLLIDED)
 
     def _flushes(self, row: Row, args: Any, out: Tensor) -> None:
         """Without a shadow: a product, quotient or power is zero, and nothing that it was computed from is."""
