@@ -807,6 +807,23 @@ def test_weights_of_a_module_that_is_never_called_are_those_of_the_module_around
     assert found.where.state[0].startswith("inner.weight differs by")
 
 
+class Attends(nn.Module):
+    def __init__(self, name, attention):
+        super().__init__()
+        self.name = name
+        setattr(self, name, attention)
+
+    def forward(self, x):
+        return getattr(self, self.name)(x, x, x, need_weights=False)[0]
+
+
+def test_a_module_that_calls_none_is_matched_by_its_weights():
+    attention, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(2, 3, 8)
+    found = dtypeguard.diff(Attends("attn", attention), Attends("mixer", copy.deepcopy(attention)), x)
+    assert found.verdict == "same"
+    assert {row.name: row.how for row in found.rows}["mixer"] == "weights"
+
+
 class Norm(nn.Module):
     """A root mean square, in float32 or in the dtype of what comes in."""
 

@@ -67,7 +67,9 @@ class Model:
 
     def __post_init__(self) -> None:
         self.calls = {path: number + 1 for path, number in self.passages}
-        inner = {path.rpartition(".")[0] for path in self.kinds if path}
+        # `nn.MultiheadAttention` calls no module: it takes the weights of the one inside.
+        parts = [path.split(".") for path in self.calls if path]
+        inner = {".".join(part[:end]) for part in parts for end in range(len(part))}
         self.leaves = [key for key in self.passages if key[0] not in inner]
 
     def weights(self, path: str) -> dict[str, Tensor]:
