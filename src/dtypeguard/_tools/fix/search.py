@@ -271,6 +271,9 @@ class Search:
                 refuse = functools.partial(self._refuse, cause, state, depth)
                 exact = kinds == ("safe",) and cause.rule in _KEPT
                 as_it_is = exact and cause.rule in _EXACT and not base.error
+                if new is reasons.STAYS and depth > 1 and (others := _born_elsewhere(cause, state, run, edited)):
+                    later.append((edited, run, others))
+                    continue
                 if isinstance(new, Refusal):
                     refuse(new)
                     continue
@@ -433,6 +436,17 @@ def _still_found(cause: Cause, state: State, run: Run, edited: State) -> bool:
     """Whether something of a cause is still found."""
     keys = {edited.key(finding) for finding in run.bad}
     return any(state.key(finding) in keys for finding in cause.findings)
+
+
+def _born_elsewhere(cause: Cause, state: State, run: Run, edited: State) -> list[Cause]:
+    """What is found at a line as before, but comes from other lines now: `(x - mean64) / std64` with the first cast."""
+    before = {
+        (state.key(f), spot.file, state.was(spot.file, spot.line)) for f in cause.findings for spot in f.spots[1:]
+    }
+    keys = {state.key(finding) for finding in cause.findings}
+    left = [finding for finding in run.bad if edited.key(finding) in keys]
+    births = {(edited.key(f), s.file, edited.was(s.file, s.line)) for f in left for s in f.spots[1:2]}
+    return list(causes_of(left)) if births and births.isdisjoint(before) else []
 
 
 def _same_place(state: State, base: Run, edited: State, run: Run) -> bool:
