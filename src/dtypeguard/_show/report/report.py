@@ -403,7 +403,8 @@ class AuditReport(Drawn, Generic[R]):
     def _nothing(self, hidden: Sequence[Cause] = (), fixed: Sequence[Cause | Finding] = ()) -> str:
         """What is said where no cause is shown."""
         if fixed:
-            return "nothing more found" if self._proven else "nothing else found"
+            left = "no warning is left" if hidden else "nothing more found"
+            return left if self._proven else "nothing else found"
         if hidden:
             return f"{counted(hidden)} not shown"
         if self._recorder.operations:
