@@ -44,7 +44,9 @@ def why_not(call: CallState, violation: Violation) -> str:
         if isinstance(violation.expected, torch.dtype) and may_cast(violation.actual, violation.expected, call.casting):
             return _OPAQUE
         casting = call.casting.name.lower()
-        return f", and casting={casting!r} does not turn {plain(violation.actual)} into it"
+        wanted = plain(violation.expected)
+        into = "it" if violation.reason.endswith(wanted) else wanted
+        return f", and casting={casting!r} does not turn {plain(violation.actual)} into {into}"
     return ""
 
 
