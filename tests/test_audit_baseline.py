@@ -206,10 +206,10 @@ ROW = dict.fromkeys(("rule", "file", "function", "source", "module", "from", "to
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ("", "is no baseline: Expecting value"),
-        ("{", "is no baseline: "),
-        ("[" * 100_000, "is no baseline: "),
-        (b"\xff\xfe\x00", "is no baseline: "),
+        ("", "is no baseline, as --write-baseline writes it: it is no JSON .Expecting value"),
+        ("{", "is no baseline, as "),
+        ("[" * 100_000, "is no baseline, as "),
+        (b"\xff\xfe\x00", "is no baseline, as "),
         ("[]", 'it lacks "kind": "dtypeguard baseline"'),
         ("null", "it lacks"),
         ("{}", "it lacks"),

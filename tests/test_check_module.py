@@ -544,7 +544,7 @@ BAD = {
         "dtype=int64 is none of bfloat16, float16, float32, float64",
     ),
     "no dtype": ({"dtype": ()}, ValueError, "dtype is empty: name at least one of bfloat16"),
-    "a device that is none": ({"device": ("gpu",)}, ValueError, "device='gpu' is no device: write torch.device"),
+    "a device that is none": ({"device": ("gpu",)}, ValueError, "device='gpu' is no device (did you mean 'cuda'?)"),
     "no devices": ({"device": 0}, TypeError, "device takes a device such as 'cpu', or several, not 0 (int)"),
     "meta": ({"device": ("meta",)}, ValueError, "device: nothing is computed on meta"),
     "no such backend": ({"compile": "fast"}, ValueError, "compile='fast' is neither a bool nor a backend: "),

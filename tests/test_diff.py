@@ -727,6 +727,9 @@ def test_the_command(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pyt
         with pytest.raises(SystemExit) as stopped:
             main(["diff", *wrong, *batch])
         assert stopped.value.code == 2
+    with pytest.raises(SystemExit):
+        main(["diff", "parting_models:Missing", "--against", "gone.safetensors"])
+    assert "cannot read gone.safetensors: no such file" in capsys.readouterr().err
 
 
 def test_the_fixture(dtype_diff: Any) -> None:

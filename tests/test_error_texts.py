@@ -245,6 +245,11 @@ OPTIONS = {
     "mode('lenint')": lambda: dtypeguard.mode("lenint"),
     "guard(depth='boundry')": lambda: guard(Net(), depth="boundry"),
     "a name that is misspelt": lambda: dtypeguard.gaurd,
+    "a name of a module that is misspelt": lambda: dtypeguard.amp.wacth,
+    "mode(cast=)": lambda: dtypeguard.mode("off", cast="safe"),
+    "enforce('strict')": lambda: enforce("strict"),
+    "guard(device='gpu')": lambda: guard(Net(), device="gpu"),
+    "guard(device='tpu')": lambda: guard(Net(), device="tpu"),
     "a name that is unknown": lambda: dtypeguard.blue,
     "audit of a batch function without a return": lambda: dtypeguard.audit(Net(), None),
     "a guarded block of None": lambda: dtypeguard.guarded(None).__enter__(),
@@ -291,6 +296,12 @@ check(
 check("a tensor of tensors", lambda: torch.nested.nested_tensor([f(2), f(3)]), Float32[Tensor, "b n"])
 check("a parameter without a shape", lambda: nn.UninitializedParameter(), Float32[Tensor, "n"])
 check("a quantized tensor", lambda: torch.quantize_per_tensor(f(2), 0.1, 0, torch.qint8), Float32[Tensor, "n"])
+_SEVERAL = Float[Tensor, "n"] | Int64[Tensor, "n m"]
+for _mode in ("strict", "lenient"):
+    check(f"a bool tensor for either of two, {_mode}", lambda: f(2, dtype=torch.bool), _SEVERAL, _mode)
+check("the dtype of one of two and the axes of the other", lambda: f(2, 2), _SEVERAL)
+check("no tensor for one of three", lambda: 3, _SEVERAL | list[Bool[Tensor, "n"]])
+check("a wrong size for one of two", lambda: f(2), Float32[Tensor, "3"] | Float64[Tensor, "3"])
 check("a layout that cannot be cast", lambda: f(2, 2).to_mkldnn(), Float64[Tensor, "n m"], "lenient")
 check("a union", lambda: torch.ones(2, dtype=torch.int64), Float32[Tensor, "n"] | Float32[Tensor, "n m"])
 check("a mask of integers", lambda: torch.ones(2, dtype=torch.int64), Float32[Tensor, "n"] | Bool[Tensor, "n"])

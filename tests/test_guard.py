@@ -853,6 +853,29 @@ def test_bad_options_are_refused_before_anything_changes(options, error, match):
     assert holds(model)
 
 
+class Keys(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(3, 1)
+
+    def forward(self, input_ids, labels=None, pos_q=None, **more):
+        return self.fc(input_ids)
+
+
+@pytest.mark.parametrize("option", ["skip_args", "move_args"])
+def test_a_slip_in_a_name_is_told_where_other_names_may_be_keys(option):
+    for slip, meant in {
+        "label": "labels",
+        "lables": "labels",
+        "input_idz": "input_ids",
+        "input_id": "input_ids",
+    }.items():
+        with pytest.raises(ValueError, match=rf"{option}: .* has no argument '{slip}' .did you mean '{meant}'"):
+            guard(Keys(), **{option: slip})
+    for key in ("mask", "labels2", "pos_k", "label_weights", "decoder_input_ids"):
+        guard(Keys(), **{option: (key, "labels")})
+
+
 # ---------------------------------------------------------------- refused models
 
 

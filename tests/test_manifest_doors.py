@@ -400,5 +400,8 @@ def test_a_test_compares_with_a_committed_file(pytester):
     assert {file.name: file.read_text() for file in (path.parent / "dtypes").iterdir()} == written
     run("--dtypeguard-update", passed=2)
     run(passed=2)
+    path.write_text("def test_number(dtype_manifest):\n    dtype_manifest(5)")
+    for option in ((), ("--dtypeguard-update",)):
+        run(*option, failed=1).stdout.fnmatch_lines(["*TypeError: int is neither a model nor a mapping of tensors*"])
     path.write_text(TEST.replace(', name="other"', ""))
     run("--dtypeguard-update", failed=2).stdout.fnmatch_lines(["*this test has a manifest of that name already*"])

@@ -350,7 +350,7 @@ def test_a_finding_that_came_twice_in_one_test_is_known_twice(outcomes, pytester
     ("text", "message"),
     [
         (None, "dtype_audit: there is no baseline *known.json: write it first*"),
-        ("{", "dtype_audit: *known.json is no baseline: *"),
+        ("{", "dtype_audit: *known.json is no baseline, as *"),
         ("{}", "dtype_audit: *known.json is no baseline of dtypeguard: it lacks *"),
     ],
 )

@@ -154,8 +154,14 @@ def test_files(run, pytester):
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (["--dtypeguard-audit", "--dtypeguard-audit-source=srcc"], "source='srcc' is neither a folder or file below*"),
-        (["--dtypeguard-audit", "--dtypeguard-audit-report=a.xml"], "*a.xml: the name must end with one of .html, *"),
+        (
+            ["--dtypeguard-audit", "--dtypeguard-audit-source=srcc"],
+            "*--dtypeguard-audit-source='srcc' is neither a folder or file below*",
+        ),
+        (
+            ["--dtypeguard-audit", "--dtypeguard-audit-report=a.xml"],
+            "ERROR: --dtypeguard-audit-report a.xml: the name must end with one of .html, *",
+        ),
         (["--dtypeguard-audit", "--dtypeguard-audit-report=no/a.html"], "*cannot write no/a.html: there is no folder*"),
         (["--dtypeguard-audit-source=src"], "--dtypeguard-audit-source goes with --dtypeguard-audit"),
         (

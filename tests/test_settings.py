@@ -148,7 +148,7 @@ WRONG = [
     (TOP, "select = ['DG99']", "select='DG99' is no rule (did you mean 'DG9"),
     (TOP, "source = 3", "source=3 is not a list of strings, as in ['src/']"),
     (TOP, "omit = ['']", "omit='' names nothing"),
-    (AUDIT, "steps = 0", "steps: 0 is no number of steps"),
+    (AUDIT, "steps = 0", "steps: 0 is no number of steps: use 1 or more"),
     (AUDIT, "steps = '3'", "steps: '3' is a string: write 3, without quotes"),
     (AUDIT, "every = '100'", "every: '100' is a string: write 100, without quotes"),
     (AUDIT, "source = ['src']", "has no key 'source'; it is one of [tool.dtypeguard]"),

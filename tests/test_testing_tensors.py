@@ -608,6 +608,7 @@ def test_axes_are_what_was_asked(dims, axes, shapes):
         ({"axes": [("b", 3)]}, TypeError, "axes="),
         ({"axes": {"b": st.just("x")}}, ValueError, "b='x' is not a size"),
         ({"layout": "bad"}, ValueError, "layout='bad'.*'contiguous', 'transposed'"),
+        ({"layout": "contigous"}, ValueError, r"layout='contigous' is not a layout \(did you mean 'contiguous'\?\)"),
         ({"layout": 3}, TypeError, "layout=3"),
         ({"layout": st.just("bad")}, ValueError, "layout='bad'"),
         ({"device": "bad"}, ValueError, "device='bad'"),

@@ -39,7 +39,13 @@ class _Parser(argparse.ArgumentParser):
     def unrecognized(self, unknown: Sequence[str]) -> str:
         """What to say of arguments that are none, and which option was meant."""
         known = self._option_string_actions
-        meant = next((pyproject.near(one.partition("=")[0], known) for one in unknown if one[:1] == "-"), "")
+        names = [one.partition("=")[0] for one in unknown if one[:1] == "-"]
+        meant = pyproject.near(names[0], known) if names else ""
+        takes = {
+            action.option_strings[0] for action in known.values() if names and names[0][2:] in (action.choices or ())
+        }
+        if len(takes) == 1:  # --sarif
+            meant = f" (did you mean '{takes.pop()} {names[0][2:]}'?)"
         return f"unrecognized arguments: {' '.join(unknown)}{meant}"
 
     def error(self, message: str, details: str = "") -> NoReturn:
@@ -379,7 +385,7 @@ def _every(text: str) -> str | int:
 
 def _steps(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no number of steps")
+        raise argparse.ArgumentTypeError(f"{text} is no number of steps: use 1 or more")
     return int(text)
 
 

@@ -66,8 +66,10 @@ def dtype_manifest(request: pytest.FixtureRequest) -> CheckManifest:
         devices: bool = False,
     ) -> None:
         import dtypeguard
+        from dtypeguard._core.state.reading import refuse_no_state
 
         __tracebackhide__ = True
+        refuse_no_state(model)
         stem = f"{request.path.stem}.{request.node.name}" if name is None else name
         stem = re.sub(r"[^\w.-]+", "-", stem).strip("-")
         path = request.path.parent / _FOLDER / f"{stem}.lock"

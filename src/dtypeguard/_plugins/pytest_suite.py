@@ -8,6 +8,7 @@ import argparse
 import base64
 import dataclasses
 import os
+import re
 from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,7 +135,8 @@ def pytest_configure(config: pytest.Config) -> None:
         Selection.read(source=options.get("source"), omit=options.get("omit"))
         reports = [_file(path) for path in config.getoption(_REPORT) or ()]
     except (ValueError, TypeError) as error:
-        raise pytest.UsageError(f"{_AUDIT}: {error}") from None
+        text = re.sub("^(source|omit)=", rf"{_AUDIT}-\1=", str(error))
+        raise pytest.UsageError(text if text.startswith(_AUDIT) else f"{_AUDIT}: {text}") from None
     suite = config.stash[suite_of] = Suite(options, config.getoption(_FAIL) or "warning", reports, Merged())
     if not hasattr(config, "workerinput"):  # a worker's reports go to where all come together
         _running.append(suite)

@@ -5,6 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
+from .._core.base.pyproject import near
+
 
 def _transposed(tensor: Tensor) -> Tensor:
     back = tuple(reversed(range(tensor.dim())))
@@ -59,5 +61,5 @@ def layout_of(name: Any) -> Callable[[Tensor], Tensor]:
     """
     if not isinstance(name, str) or name not in LAYOUTS:
         kind = ValueError if isinstance(name, str) else TypeError
-        raise kind(f"layout={name!r} is not a layout: use one of {', '.join(map(repr, LAYOUTS))}")
+        raise kind(f"layout={name!r} is not a layout{near(name, LAYOUTS)}: use one of {', '.join(map(repr, LAYOUTS))}")
     return LAYOUTS[name]

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, Never, TypeVar
 
 import torch
 
@@ -24,7 +24,7 @@ from . import private, pyproject
 from .dtypes import Casting
 from .errors import DtypeGuardWarning
 from .frames import caller, installed, warn_at
-from .options import explained, indefinite
+from .options import explained, indefinite, misspelt
 
 F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E", bound=enum.Enum)
@@ -382,7 +382,15 @@ class mode:  # noqa: N801  (a context manager, named like a function)
     'lenient'
     """
 
-    def __init__(self, value: ModeName | Mode | None = None, *, casting: CastingName | Casting | None = None) -> None:
+    def __init__(
+        self,
+        value: ModeName | Mode | None = None,
+        *,
+        casting: CastingName | Casting | None = None,
+        **other: Never,  # where a decorator would tell, Dynamo would not trace
+    ) -> None:
+        for name in other:
+            raise TypeError(f"mode: {misspelt(name, ['casting'])}")
         self._mode = None if value is None and casting is not None else choose(Mode, value, "mode")
         self._casting = None if casting is None else choose(Casting, casting, "casting")
         if not torch.compiler.is_compiling() and _is_statement(sys._getframe(1)):
@@ -442,3 +450,5 @@ class mode:  # noqa: N801  (a context manager, named like a function)
 
 
 mode.__module__ = "dtypeguard"
+_taken = [one for one in inspect.signature(mode).parameters.values() if one.kind is not one.VAR_KEYWORD]
+setattr(mode, "__signature__", inspect.Signature(_taken))  # noqa: B010  (which type checkers do not know)

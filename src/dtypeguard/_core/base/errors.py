@@ -19,15 +19,24 @@ DtypeGuardWarning (UserWarning)
 """
 
 import contextlib
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
 from . import codes, private
 from .dtypes import name_of
 from .quiet import quiet
+
+
+class _Code:
+    """The code of a class; of an error that Dynamo built from its text, and only that, the one that the text has."""
+
+    def __get__(self, error: BaseException | None, kind: "type[DtypeGuardError]") -> str | None:
+        told = None if error is None else re.search(r" \[(DG\d+)\]; ", str(*error.args[:1]).partition("\n")[0])
+        return kind._code if told is None else told[1]
 
 
 class DtypeGuardError(TypeError):
@@ -51,7 +60,8 @@ class DtypeGuardError(TypeError):
         violations: one text for each wrong value of the call.
     """
 
-    code: str | None = None
+    _code: str | None = None  # of the class; Dynamo does not know what a class has else
+    code: str | None = cast(Any, _Code())  # of an error
     fix: str | None = None
     expression: str | None = None
     argument: str | None = None
@@ -76,37 +86,37 @@ def with_docs(text: str, code: str | None) -> str:
 class DtypeError(DtypeGuardError):
     """A tensor's dtype is not what the annotation or the module's parameters say."""
 
-    code: str | None = codes.DTYPE.id
+    _code = codes.DTYPE.id
 
 
 class ShapeError(DtypeGuardError):
     """A tensor's number of axes, or the size of one, is not what the annotation says."""
 
-    code: str | None = codes.AXIS.id
+    _code = codes.AXIS.id
 
 
 class DeviceError(DtypeGuardError):
     """A tensor is on another device than the module's parameters."""
 
-    code: str | None = codes.DEVICE.id
+    _code = codes.DEVICE.id
 
 
 class CastError(DtypeGuardError):
     """In lenient mode: the casting rule forbids the repair, or values would be lost."""
 
-    code: str | None = codes.REFUSED.id
+    _code = codes.REFUSED.id
 
 
 class HintError(DtypeGuardError):
     """A value violates an annotation that is not about dtype, shape or device."""
 
-    code: str | None = codes.TYPE.id
+    _code = codes.TYPE.id
 
 
 class AnnotationError(DtypeGuardError):
     """An annotation is malformed, or uses an axis that no argument has bound."""
 
-    code: str | None = codes.MALFORMED.id
+    _code = codes.MALFORMED.id
 
 
 class AmpError(DtypeGuardError):
@@ -122,13 +132,13 @@ class AmpError(DtypeGuardError):
 class RankError(DtypeGuardError):
     """Ranks hold tensors of different names, dtypes, shapes or device types."""
 
-    code: str | None = codes.RANKS.id
+    _code = codes.RANKS.id
 
 
 class CompareError(DtypeGuardError):
     """`compare` cannot run the model in the dtype, or cannot measure what it returns."""
 
-    code: str | None = codes.COMPARE.id
+    _code = codes.COMPARE.id
     _as_it_is = False  # whether the cause was raised by the program as it is, in no dtype of ours
 
     @classmethod
@@ -147,7 +157,7 @@ class StateError(DtypeGuardError):
         violations: one text for each line that differs.
     """
 
-    code: str | None = codes.STATE.id
+    _code = codes.STATE.id
 
 
 class DtypeGuardWarning(UserWarning):

@@ -121,6 +121,9 @@ def refuse_no_module(tool: str, value: Any) -> None:
         raise TypeError(f"{tool} takes an nn.Module, not {kind_of(value)}")
 
 
+_DEVICES = ("cuda", "cpu", "mps", "xpu", "meta")
+
+
 def device_of(value: torch.device | str | int) -> torch.device:
     """The device that an option names.
 
@@ -131,7 +134,10 @@ def device_of(value: torch.device | str | int) -> torch.device:
     try:
         return torch.device(value)
     except RuntimeError:
-        raise ValueError(f"device={value!r} is no device: write torch.device('cuda:0'), 'cuda' or 'cpu'") from None
+        meant = near("cuda" if value == "gpu" else value, _DEVICES)
+        raise ValueError(
+            f"device={value!r} is no device{meant}: use a name such as 'cuda', 'cuda:0' or 'cpu'"
+        ) from None
 
 
 def device_here(value: torch.device | str | int) -> torch.device:

@@ -6,6 +6,7 @@ imported.
 
 import functools
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,13 @@ def near(word: Any, legal: Iterable[str], cutoff: float = 0.7) -> str:
     words = {one.lower().replace("_", "-"): one for one in legal}
     found = difflib.get_close_matches(str(word).lower().replace("_", "-"), words, 1, cutoff)
     return f" (did you mean {words[found[0]]!r}?)" if found else ""
+
+
+def no_attribute(module: str, name: str) -> AttributeError:
+    """The error for a name that a module does not have."""
+    names = [one for one in vars(sys.modules[module]) if not one.startswith("_")]
+    meant = "" if name.startswith("_") else near(name, names)
+    return AttributeError(f"module {module!r} has no attribute {name!r}{meant}")
 
 
 def one_of(legal: Iterable[str]) -> Callable[[str], str]:

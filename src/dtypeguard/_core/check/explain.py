@@ -44,7 +44,9 @@ def why_not(call: CallState, violation: Violation) -> str:
         if isinstance(violation.expected, torch.dtype) and may_cast(violation.actual, violation.expected, call.casting):
             return _OPAQUE
         casting = call.casting.name.lower()
-        return f", and casting={casting!r} does not turn {plain(violation.actual)} into it"
+        wanted = plain(violation.expected)
+        into = "it" if violation.reason.endswith(wanted) else wanted
+        return f", and casting={casting!r} does not turn {plain(violation.actual)} into {into}"
     return ""
 
 
@@ -128,7 +130,7 @@ def error_for(
     if torch.compiler.is_compiling():  # Dynamo can build an exception from one text, and only that
         fix = fix_of(violations)
         write = "the same call without torch.compile says more" if fix is None else f"fix: {fix}"
-        return kind(f"{contract.function}: {headline(violations[0])} [{violations[0].code or kind.code}]; {write}")
+        return kind(f"{contract.function}: {headline(violations[0])} [{violations[0].code or kind._code}]; {write}")
     instead, found = "", need(call, [violation.value for violation in violations])
     keeps = [_without_loss(call, violation) for violation in violations]  # each, for each has a fix of its own
     if kind is not CastError and all(keeps) and all(violation.repairable for violation in violations):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..base import private
+from ..base.codes import AXIS
 from ..base.config import Autocast
 from ..base.dtypes import (
     BY_NAME,
@@ -48,7 +49,7 @@ from .family import prefer, within
 from .names import instead, is_called_mask, is_ids, is_mask
 from .operators import declines
 from .regions import autocast_casts, region_of
-from .reports import give, report, report_dtype, report_kind
+from .reports import give, neither, report, report_dtype, report_kind
 from .state import CallState, is_returned
 
 
@@ -237,6 +238,7 @@ def same_device(a: torch.device, b: torch.device) -> bool:
 def _check_union(spec: UnionSpec, value: Any, path: Path, call: CallState) -> None:
     options = spec.options if value is None else tuple(o for o in spec.options if not isinstance(o, NoneSpec))
     best: CallState | None = None
+    tried: list[CallState] = []
     masks = False  # whether an option is a bool tensor
     for option in options:
         trial = call.attempt()
@@ -245,10 +247,17 @@ def _check_union(spec: UnionSpec, value: Any, path: Path, call: CallState) -> No
             call.adopt(trial)
             return
         masks |= any(violation.expected is torch.bool for violation in trial.violations)
+        tried.append(trial)
         # The option to complain about, and to repair to, is the one that least is wrong with.
         if best is None or _better(trial, best, value):
             best = trial
     if best is not None:
+        first = best.violations[0]
+        strange, beyond, _ = _faults(best)
+        if beyond and first.path == path and first.code != AXIS.id:  # neither a cast nor the axes say which is meant
+            rivals = [(one, trial) for one, trial in zip(options, tried, strict=True) if _faults(trial)[0] is strange]
+            if len({trial.violations[0].reason for _, trial in rivals}) > 1:
+                first.reason = "which fits " + neither([one.hint for one, _ in rivals])
         for violation in best.violations:
             violation.hint = spec.hint
             counts = violation.actual in TABLE and TABLE[violation.actual].kind is Kind.INT

@@ -95,6 +95,12 @@ def report_kind(
     )  # fmt: skip
 
 
+def neither(names: Sequence[str]) -> str:
+    """`neither A nor B`, `none of A, B and C`."""
+    few = len(names) == 2
+    return f"neither {names[0]} nor {names[1]}" if few else f"none of {', '.join(names[:-1])} and {names[-1]}"
+
+
 def give(call: CallState) -> str:
     """What one does with a value to make it another: a result is returned, or yielded."""
     return call.leaving or "pass"

@@ -211,7 +211,9 @@ def decorate(target: Any, options: ContractOptions, local: dict[str, Any]) -> An
         return _decorate_custom_op(target, options, local)
     bound = isinstance(target, functools.partial)  # which from Python 3.14 on binds like a method
     if bound or not inspect.isroutine(target) or inspect.isbuiltin(target):
-        raise TypeError(f"enforce decorates functions and classes, not {target!r}; wrap it in a function of your own")
+        is_mode = isinstance(target, str) and target.upper() in _config.Mode.__members__
+        advice = f"write enforce(mode={target!r})" if is_mode else "wrap it in a function of your own"
+        raise TypeError(f"enforce decorates functions and classes, not {target!r}; {advice}")
     return _decorate_function(target, options, local)
 
 

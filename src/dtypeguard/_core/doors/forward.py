@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import difflib
 import fnmatch
 import functools
 import inspect
@@ -222,16 +223,29 @@ def _values(contract: Contract, given: tuple[Any, ...], kwargs: dict[str, Any]) 
 def check_names(root: nn.Module, options: Options, contracts: list[Contract]) -> None:
     """Refuse names of arguments that the forward does not have."""
     params = [param for contract in contracts for param in contract.params]
-    if any(param.kind is inspect.Parameter.VAR_KEYWORD for param in params):
-        return
+    takes_any = any(param.kind is inspect.Parameter.VAR_KEYWORD for param in params)
+    names = [param.name for param in params]
     for option in ("skip_args", "move_args"):
         for name in getattr(options, option):
-            if name not in {param.name for param in params}:
-                known = ", ".join(param.name for param in contracts[0].params[1:])
-                meant = near(name, known.split(", "))
-                raise ValueError(
-                    f"{option}: {type(root).__name__}.forward has no argument {name!r}{meant}, only {known}"
-                )
+            if name in names or (takes_any and not any(_is_slip(name, known) for known in names)):
+                continue
+            known = ", ".join(param.name for param in contracts[0].params[1:])
+            meant = near(name, names if takes_any else known.split(", "))
+            raise ValueError(f"{option}: {type(root).__name__}.forward has no argument {name!r}{meant}, only {known}")
+
+
+def _is_slip(name: str, known: str) -> bool:
+    """Whether a name is another one but for a letter: with `**kwargs`, all other names may be keys.
+
+    A digit, or a word of one or two letters, is what tells keys apart: `mask2`, `pos_q`.
+    """
+    words = {*name.split("_")} ^ {*known.split("_")}
+    edits = difflib.SequenceMatcher(None, name, known, autojunk=False).get_opcodes()
+    wrong = [(name[a:b], known[c:d]) for kind, a, b, c, d in edits if kind != "equal"]
+    letters = "".join(one + other for one, other in wrong)
+    few = len(wrong) == 1 and max(map(len, wrong[0])) == 1
+    swapped = len(wrong) == len(letters) == 2 and letters[0] == letters[1]
+    return (few or swapped) and letters.isalpha() and max(map(len, words)) > 2
 
 
 def matches(pattern: str | type[nn.Module], path: str, module: nn.Module) -> bool:

@@ -74,15 +74,20 @@ class Reading:
     unit: str = "tensor"
 
 
+def refuse_no_state(subject: Any) -> None:
+    """A clear TypeError for what cannot be read."""
+    refuse_maker("manifest", subject)
+    if not isinstance(subject, nn.Module | Mapping):
+        raise TypeError(f"{type(subject).__name__} is neither a model nor a mapping of tensors, as a state_dict is")
+
+
 def read(subject: Any, optimizer: Any = None, shapes: bool = False, devices: bool = False) -> Reading:
     """What a model holds; or a mapping of tensors, models and other mappings, such as a checkpoint.
 
     Raises:
         TypeError: for anything else.
     """
-    refuse_maker("manifest", subject)
-    if not isinstance(subject, nn.Module | Mapping):
-        raise TypeError(f"{type(subject).__name__} is neither a model nor a mapping of tensors, as a state_dict is")
+    refuse_no_state(subject)
     model = isinstance(subject, nn.Module)
     found = Reading(type(subject).__name__, saved=not model)
     held, names, gradients = found.sections.setdefault("tensors", {}), dict[int, str](), dict[str, Held]()

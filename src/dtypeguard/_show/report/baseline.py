@@ -64,7 +64,7 @@ def load(path: str | os.PathLike[str], writes: str = "--write-baseline") -> Base
     except OSError as error:
         raise ValueError(f"the baseline {file} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # JSON, UTF-8
-        raise ValueError(f"{file} is no baseline: {error}") from error
+        raise ValueError(f"{file} is no baseline, as {writes} writes it: it is no JSON ({error})") from error
     if not isinstance(data, dict) or data.get("kind") != "dtypeguard baseline":
         raise ValueError(f'{file} is no baseline of dtypeguard: it lacks "kind": "dtypeguard baseline"')
     if data.get("schema") != SCHEMA:

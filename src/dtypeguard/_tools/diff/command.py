@@ -34,6 +34,9 @@ def run(options: argparse.Namespace) -> int:
         )
     if options.capture and (options.json or options.html or options.output or options.loss):
         raise Usage("--capture compares nothing: leave out --json, --html, --output and --loss")
+    if options.against:
+        with refusing(OSError), open(options.against, "rb"):
+            pass  # what is not there is told before a batch is asked for
     batch = batch_by(options.batch)
     made = [both_by(name, None, _PROGRAMS, paths=True) for name in options.programs]
     programs = [program for program, _ in made]
