@@ -44,7 +44,8 @@ WRITTEN = {
         "seen = torch.zeros((), dtype=torch.int64)",
     ),
     "a count in uint8": (
-        "seen, x = torch.zeros((), dtype=torch.uint8), torch.ones(16)\nfor _ in range(20):\n    seen += x.shape[0]\nprint(seen)",
+        "seen, x = torch.zeros((), dtype=torch.uint8), torch.ones(16)\n"
+        "for _ in range(20):\n    seen += x.shape[0]\nprint(seen)",
         "seen, x = torch.zeros((), dtype=torch.int64), torch.ones(16)",
     ),
     "two calls on one line": (
