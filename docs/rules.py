@@ -127,7 +127,7 @@ def found_by(rule: Rule) -> str:
 def edits(rule: Rule) -> str:
     """What `--fix` may write for a rule."""
     kinds = {
-        "Safe, `--fix` writes it": rule.safe,
+        "Safe, `--fix` writes it, unless the finding comes of one that has no safe edit": rule.safe,
         "Changes numbers or memory on purpose, `--fix --unsafe-fixes` writes it": rule.unsafe,
     }
     lines = [f"- {what}: {', or '.join(map(said, names))}." for what, names in kinds.items() if names]

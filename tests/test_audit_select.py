@@ -1,10 +1,13 @@
 """Which rules are on: arguments, pyproject.toml, comments."""
 
 import codecs
+import contextlib
 import textwrap
 
 import pytest
+import torch
 
+import dtypeguard
 from dtypeguard._engine.watch.rule import RULES, Severity
 from dtypeguard._engine.watch.selection import Selection, comments, reaches
 
@@ -238,6 +241,21 @@ def test_per_file_ignores(project, pattern, file, ignored):
     assert selection.on("DG310", path) is not ignored
     assert selection.on("DG310", file) is not ignored  # relative, as some compilers name files
     assert selection.on("DG311", path)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line", "left"),
+    [("data.py", "", 0), ("other.py", "", 1), ("x.py", "  # dtypeguard: ignore[DG101]", 0)],
+)
+def test_the_line_to_change_counts_as_well_as_the_one_that_shows_it(project, pattern, line, left):
+    project(f"per-file-ignores = {{'{pattern}' = ['float64-creep']}}")
+    data, space = project.folder / "data.py", {}
+    data.write_text(f"import torch\ndef table():\n    return torch.from_numpy(__import__('numpy').ones(3)){line}\n")
+    exec(compile(data.read_text(), data, "exec"), space)
+    layer = torch.nn.Linear(3, 1)
+    with dtypeguard.audit(select="DG101") as report, contextlib.suppress(RuntimeError):
+        layer(space["table"]())
+    assert len(report.findings) == left
 
 
 def test_patterns_begin_at_the_file_s_folder_whatever_its_name(project, monkeypatch):

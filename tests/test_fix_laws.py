@@ -20,6 +20,34 @@ WRITTEN = {
         "w = nn.Linear(3, 3).bfloat16().weight\ny = torch.randn(2, 3).bfloat16() @ w.inverse()",
         "y = torch.randn(2, 3).bfloat16() @ w.float().inverse().bfloat16()",
     ),
+    "a table in a method, whose object has another name": (
+        "class Head(nn.Module):\n    def __init__(s):\n        super().__init__()\n        s.a = s.b = nn.Linear(4, 4)"
+        "\n\n    def forward(s, x):\n        h = s.a(x)\n        h = h + torch.linspace(0, 1, 4)\n        return s.b(h)"
+        "\n\n\nprint(Head().half()(torch.rand(2, 4).half()))",
+        "        h = h + torch.linspace(0, 1, 4, dtype=h.dtype)",
+    ),
+    "a parameter that is given float32 in a method": (
+        "class Head(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.w = nn.Parameter(torch.ones(4, 2))\n\n"
+        "    def forward(self, x):\n        h = x.float().softmax(-1)\n"
+        "        return h @ self.w\n\n\nprint(Head().half()(torch.rand(2, 4).half()))",
+        "        return h.to(self.w.dtype) @ self.w",
+    ),
+    "a layer that is given float32 in a method": (
+        "class Head(nn.Module):\n    def __init__(s):\n        super().__init__()\n        s.b = nn.Linear(4, 2)"
+        "\n\n    def forward(s, x):\n        h = x.float().softmax(-1)\n        return s.b(h)"
+        "\n\n\nprint(Head().half()(torch.rand(2, 4).half()))",
+        "        return s.b(h.to(s.b.weight.dtype))",
+    ),
+    "a count in uint8 of a number": (
+        "seen = torch.zeros((), dtype=torch.uint8)\nfor _ in range(20):\n    seen += 16\nprint(seen)",
+        "seen = torch.zeros((), dtype=torch.int64)",
+    ),
+    "a count in uint8": (
+        "seen, x = torch.zeros((), dtype=torch.uint8), torch.ones(16)\n"
+        "for _ in range(20):\n    seen += x.shape[0]\nprint(seen)",
+        "seen, x = torch.zeros((), dtype=torch.int64), torch.ones(16)",
+    ),
     "two calls on one line": (
         "def inside(at, end):\n    return at.clamp_(0, end[0] - 1), at.clamp_(0, end[1] - 1)\n\n"
         "places = inside(torch.arange(3), torch.tensor([2.0, 3.0]))",

@@ -248,6 +248,11 @@ FIXES = {
         "(nn.Linear(4, 1).bfloat16()(torch.rand(4, 4).bfloat16()) - y).pow(2).mean().backward()\n",
         "convert where the float64 is born: `torch.rand(4, 1, dtype=torch.float64).to(torch.float32)`",
     ),
+    "a cast that nobody needs": (
+        "import torch\nprint(torch.ones(3).double() * torch.ones(3))\n",
+        "convert where the float64 is born: `torch.ones(3).to(torch.float32)`, unless the digits of float64 are meant "
+        "there",
+    ),
     "a constant in the digits of float32": (
         "import torch\ntorch.tensor(1e-9).half()\n",
         "keep it as a number of Python, or in float32: `torch.tensor(1e-09)`",

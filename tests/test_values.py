@@ -505,6 +505,22 @@ def test_a_total_that_stands_still_reaches_a_comparison_that_comes_out_right(tes
     assert "a total stands still: 256 where float32 has 600; it reaches a comparison" in finding.message
 
 
+@pytest.mark.parametrize("count", [600, 1000])
+def test_a_total_that_stands_still_is_told_as_it_ends_or_as_it_was_measured_last(count):
+    def program(end):
+        total = torch.zeros((), dtype=BF16)
+        for _ in range(count):
+            total += torch.ones((), dtype=BF16)
+        return end(total)
+
+    (used,) = audited(lambda: program(lambda total: total / count))[0].findings
+    (kept,) = audited(lambda: program(lambda total: total))[0].findings
+    (left,) = audited(lambda: program(lambda total: None))[0].findings
+    assert f"256 where float32 has {count}; it reaches a result" in used.message
+    assert f"256 where float32 has {count}; it reaches a result" in kept.message
+    assert "256 where float32 has at least" in left.message
+
+
 def test_what_a_wider_dtype_has_is_told_of_a_value_that_was_lost_at_that_line():
     def program():
         large = torch.tensor([3e4], dtype=F16) * 4

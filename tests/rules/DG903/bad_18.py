@@ -13,6 +13,6 @@ total = copy.deepcopy(model)
 first = [one.float() for one in total.parameters()]
 for _ in range(1000):
     for one, new in zip(total.parameters(), model.parameters(), strict=True):
-        one.add_(new, alpha=0.001)  # expect: DG903 "`one.add_(new, alpha=0.001)`: a total stands still: 1 where float32 has 1.992; it reaches a number that the program reads"
+        one.add_(new, alpha=0.001)  # expect: DG903 "`one.add_(new, alpha=0.001)`: a total stands still: 1 where float32 has 2; it reaches a number that the program reads"
 print([(one.float() - old).mean().item() for one, old in zip(total.parameters(), first, strict=True)])
 # fix: keep the total in float32, whatever is added

@@ -15,7 +15,7 @@ from torch.autograd.function import BackwardCFunction
 from ..._core.base import private
 from ..._core.base.dtypes import HALF
 from ..._core.base.progress import tell
-from ..operands import plain, shadowed, summed
+from ..operands import all_values, plain, shadowed, summed
 from ..ops import ADDS_UP, FLUSHES, Operator, Way
 from ..watch.mode import CASTING
 from ..watch.recorder import Recorder
@@ -25,7 +25,7 @@ from .flags import Flags
 from .kept import LOST as LOST_OF_TOTAL
 from .kept import UNMOVED, Kept, Totals
 from .leaving import PARAMETER, TRAINS, begin
-from .measure import error_of, worst
+from .measure import error_of
 from .memory import Memory, ShadowStorage, measure
 from .ranges import Ranges
 from .rows import LOST, OF_A_COUNT, TOTAL, Cause, Row, Rows
@@ -200,9 +200,12 @@ class Values:
         if op.name in _COMPARES and not finite:
             self.flags.looked_at(tensors)
         shadow = self.shadow
-        for held in () if shadow is None else map(shadow.memory.get, tensors):
+        for tensor in tensors:
+            held = None if shadow is None else shadow.memory.get(tensor)
             if held is not None:
                 held.read = True
+                if held.row is not None:
+                    held.row.ends(tensor, held.like)
         if op.name in _GROUPS and tensors and shadow is not None and shadow.spoil:
             self.felt("groups of equal values", tensors[0], site=self._audit.here(), causes=_COLLIDED)
 
@@ -283,7 +286,7 @@ class Values:
         held.error, held.whole, held.read = error.relative(of_a_row=True), error.relative(), True
         held.data = True
         if row.measured(error, held.error, 0.0, None):
-            row.furthest = worst(out.detach(), held.like(out))
+            row.shows(out.detach(), held.like(out))
         self.shadow.choices.collides(row, out.detach().double(), held.like(out), 0.0, error)
         if row.cause is not None:
             self.shadow.spoils(row)
@@ -316,10 +319,8 @@ class Values:
         if held is None or held.row is None:
             return
         held.read = True
-        shadow_of = held.like(tensor)
         error = held.error_of(tensor)
-        if held.row.cause is Cause.STALLED:
-            held.row.furthest = worst(tensor, shadow_of)  # of a total the last one says most
+        held.row.ends(tensor, held.like)
         largest = max(error.level, TOTAL * held.row.largest)
         share = error.level / largest if error.level and largest else 1.0
         relative = error.relative(held.floor) * share / held.cancellation
@@ -354,6 +355,9 @@ class Values:
     def _left_unread(self, held: ShadowStorage) -> None:
         """A result that no operation has read: the program has it."""
         if held.row is not None and held.error and not held.row.backward:
+            storage = held.ref()  # is there still, where the program has ended
+            if storage is not None and held.buffer.numel() == 1:  # else it may have gaps
+                held.row.ends(all_values(storage, held.dtype), held.like)
             self._leaves(held.row.site, held.whole)
             self._blame("a result", None, held.row, held.whole)
 
@@ -445,7 +449,7 @@ class Values:
             row, share = kept.row, kept.share
             if row.stalled > UNMOVED and share > LOST_OF_TOTAL:
                 row.error = max(row.error, share)
-                row.furthest = worst(kept.values, kept.values.double() + kept.drift)
+                row.shows(kept.values, kept.values.double() + kept.drift)
                 self._harm(row, Cause.STALLED, "what the program keeps over steps", None, share)
 
     def close(self) -> None:

@@ -54,6 +54,8 @@ def look_at(incoming: list[Incoming], beside: Iterable[tuple[Tensor, ShadowStora
         held, error = one.held, one.held.error_of(one.tensor)
         held.error = one.error = error.relative(held.floor, of_a_row=True) / held.cancellation
         held.whole = error.relative(held.floor) / held.cancellation
+        if one.row is not None:
+            one.row.ends(one.tensor, held.like)
 
 
 def wrong(incoming: Iterable[Incoming], error: float = 1.0) -> bool:

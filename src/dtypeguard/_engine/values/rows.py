@@ -7,7 +7,7 @@ of rows leads from where values leave the program back to the line at which they
 import enum
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..._core.base.dtypes import HALF, HALF_ULP
 from ..watch.sites import Site
-from .measure import Error
+from .measure import Error, worst
 
 # Measured: with a quarter of it, a half, twice or four times as much no program of DG9 and no healthy case comes out
 # otherwise (`_STALLED` and `_MANY` were not varied).
@@ -88,6 +88,7 @@ class Row:
         "parent",
         "previous",
         "ranks",
+        "seen",
         "sets",
         "sides",
         "since",
@@ -124,6 +125,7 @@ class Row:
         self.given = False  # not computed here: its values came in so
         self.unread = False  # there are values that are not finite, and that no operation has read
         self.furthest: Tensor | None = None  # a value, and what it would be
+        self.seen = 0  # the visit after which that was
         self.largest = 0.0  # what its values were like, at most: their root mean square
         self.count = 0  # of values that were looked at
         self.lost = self.flushed = 0  # of these
@@ -162,6 +164,15 @@ class Row:
         """Values that are not finite, of how many; 0 where those that a device had are gone, and not counted."""
         if not self.of or of:
             self.born, self.of = (self.born if self.of else 0) + bad, self.of + of
+
+    def shows(self, values: Tensor, shadow: Tensor) -> None:
+        """Keep the value that is furthest from its shadow, as an example."""
+        self.furthest, self.seen = worst(values, shadow), self.visits
+
+    def ends(self, values: Tensor, shadow: Callable[[Tensor], Tensor]) -> None:
+        """Show what a total has come to, as its last values say most."""
+        if self.cause is Cause.STALLED:
+            self.shows(values, shadow(values))
 
     @property
     def example(self) -> tuple[float, float] | None:

@@ -24,7 +24,7 @@ from .cancellation import are_squares, beside, cancellation_of, gradient_of_soft
 from .choices import WHOLE, Choices, at_places, decidable, may_be_beside
 from .incoming import Given, Incoming, all_incoming, builds_up, carried, look_at, loops, suspicion, wrong
 from .kernels import VECTORS, composite, turned
-from .measure import error_of, flushed, norm, worst
+from .measure import error_of, flushed, norm
 from .memory import DOUBLE, SINGLE, Memory, ShadowStorage
 from .rows import OF_A_COUNT, Row
 
@@ -158,8 +158,7 @@ class Shadow:
                 memory.drop(tensor)
             return
         self.operations += 1
-        shape = shadows[0][0].shape if shadows else None
-        row.previous = next((one.row for one in incoming if one.tensor.shape == shape), None)
+        row.previous = next((one.row for one in incoming if shadows and one.tensor.shape == shadows[0][0].shape), None)
         pairs = []
         data = writing is None and prepares(op, args, incoming)
         integers = self.choices.integers(op, row, inputs, (one.held for one in incoming), look)
@@ -325,7 +324,8 @@ class Shadow:
         if grown and row.dtype in HALF:  # it rounds by itself, whatever it is computed from
             source = max(incoming, key=likely)
         if row.measured(error, effective, carried, None if source is None else source.row) and tensor.numel():
-            row.furthest, row.whole, row.builds_up = worst(tensor, shadow), whole, grown
+            row.whole, row.builds_up = whole, grown
+            row.shows(tensor, shadow)
             if op.name in _DIFFERENCES and len(incoming) == 2:
                 row.against = next(one.row for one in incoming if one is not source)
             if math.isinf(carried):

@@ -20,6 +20,16 @@ def operand(code: str) -> str:
     return ""
 
 
+def uncast(code: str) -> str:
+    """Code without the cast to float64 that it ends with."""
+    with contextlib.suppress(SyntaxError, ValueError):
+        match ast.parse(code, mode="eval").body:
+            case ast.Call(func=ast.Attribute(value=inner, attr="double" | "to"), args=args, keywords=[]):
+                if all(ast.unparse(arg) in ("torch.float64", "torch.double") for arg in args):
+                    return ast.get_source_segment(code, inner) or code
+    return code
+
+
 def outside(device: str) -> str:
     """How to compute a line in float32 where a region of autocast is on."""
     return (

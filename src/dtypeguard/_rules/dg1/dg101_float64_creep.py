@@ -6,7 +6,7 @@ import torch
 
 from ..._core.base.dtypes import HALF
 from ..._engine.watch.lineage import FIRST
-from ..._engine.watch.text import operand
+from ..._engine.watch.text import operand, uncast
 from .._kit import Node, Op, Recorder, Rule, Severity, name_of, on
 from .._refusals import Refused, Turn, explains
 from ._promotions import Promoted, like, open_promotions, rows, tell
@@ -17,7 +17,7 @@ RULE = Rule(
     "DG101",
     "float64-creep",
     Severity.WARNING,
-    summary="A float64 operand turns float32 results into float64.",
+    summary="A float64 operand turns results into float64.",
     says="`{what}` {how} {double} and {other}{size}",
     fix="convert where the float64 is born: {advice}",
     why=(
@@ -108,14 +108,15 @@ def _creep(
     narrow = narrow if narrow.is_floating_point or narrow.is_complex else torch.float32
     cast = f".to(torch.{name_of(like(double, narrow))})"
     if birth is None or birth.op == FIRST:
-        advice = f"`{operand(code)}{cast}`"
+        made = operand(code)
+        advice = f"`{made}{cast}`" if made else f"in the data set, or `{cast}` on the operand where it is used"
     elif birth.named:
         advice = f"`{birth.op.partition(' ')[2].strip('`')}{cast}`"
     elif loop := birth.site.loop:  # what it draws is born there, which is no tensor
         how = f"`{loop} = {loop}{cast}`" if loop.isidentifier() else f"`{cast}` on what is float64 of `{loop}`"
         advice = f"in the data set, or {how} at the top of the loop"
     else:
-        advice = f"`{operand(birth.site.expression)}{cast}`"
+        advice = f"`{operand(uncast(birth.site.expression))}{cast}`"
     if others := _others(nodes, birth):
         advice += f"; float64 comes from {' and '.join(others[:_OTHERS])}, too"
     return {"how": "mixes", "double": name_of(double), "other": name_of(other), "advice": advice}

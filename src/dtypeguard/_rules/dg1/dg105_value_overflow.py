@@ -30,7 +30,7 @@ RULE = Rule(
 )
 
 _UP = "`.float()` on what goes in, and back to half when the values fit"
-_CLAMP = "clamp to `torch.finfo(dtype).min` and `.max` first; build masks from the dtype they are used in"
+_CLAMP = "from `torch.finfo(dtype).min` to `.max`; build masks from the dtype they are used in"
 _ADDITIVE = frozenset(["add", "sub", "baddbmm", "addmm"])
 
 

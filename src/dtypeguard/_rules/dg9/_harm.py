@@ -37,12 +37,13 @@ def share(error: float) -> str:
     return percent(error) if error < 10 else "more than 1000 %"
 
 
-def would_be(row: Row) -> str:
-    """One value, and what the wider dtype has in its place."""
+def would_be(row: Row, total: bool = False) -> str:
+    """One value, and what the wider dtype has in its place; a `total` may have grown since that was measured."""
     if row.example is None:
         return ""
     value, shadow = row.example
-    return f"{number(value)} where {wide_of(row)} has {number(shadow)}"
+    least = "at least " if total and row.seen != row.visits and abs(shadow) > abs(value) else ""
+    return f"{number(value)} where {wide_of(row)} has {least}{number(shadow)}"
 
 
 def keep(row: Row) -> str | None:

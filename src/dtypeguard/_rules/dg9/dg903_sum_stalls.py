@@ -43,7 +43,7 @@ def stalled(harm: Harm, audit: Recorder) -> None:
     if harm.cause is Cause.STALLED:
         row, wide = harm.row, wide_of(harm.row)
         itself = row.stays or row.absorbed or any(row.trained.values())  # the change is made at that line
-        says, total = f"a total stands still: {would_be(row)}", converted(row)
+        says, total = f"a total stands still: {would_be(row, total=True)}", converted(row)
         advice = f"keep the total in {wide}, whatever is added"
         if total is not None:
             advice += f": {total} is narrowed with its module"

@@ -133,7 +133,7 @@ def same_device(place: Place, at: At) -> Iterator[Candidate]:
     source, node = at.source, at.node
     params, function = source.parameters(node), source.scope(node)
     others = [source.code(name.node) for name in names_in(at)]
-    others = list(dict.fromkeys([*others, *(name for name in params if name != "self")]))
+    others = list(dict.fromkeys([*others, *source.others(node)]))
     made = [*([] if place.birth is None or place.birth.source is not source else [place.birth]), *origins(at, 2)]
     for other in others if params else ():
         for one in made:

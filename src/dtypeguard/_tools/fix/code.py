@@ -131,6 +131,8 @@ def cast(at: At, dtype: torch.dtype, text: str | None = None) -> Candidate:
             return [source.replace(said.value, code)]
         if is_cast(source, node) and not node.args and dtype in CASTS and isinstance(node.func, cst.Attribute):
             return [source.replace(node.func.attr, CASTS[dtype])]
+    if isinstance(node, cst.Call) and makes(source, node) and text and text.endswith(".dtype)"):  # it can say so itself
+        return [add_argument(source, node, f"dtype={text.removeprefix('.to(')[:-1]}")]
     return source.after(node, text or spelt(dtype, source))
 
 
@@ -182,8 +184,8 @@ def retyped(at: At, dtype: torch.dtype) -> Iterator[Candidate]:
             yield [renamed]
             yield [renamed, add_argument(source, node, f"dtype={dtype_code(dtype, source)}")]
             return
-        elif source.called(node) in _FACTORIES and source.torch() and dtype_argument(source, node) is None:
-            for name in _others_of(source, node)[:1] if dtype in HALF else ():  # code that has no dtype of its own
+        elif makes(source, node):
+            for name in like(source, node) if dtype in HALF else ():
                 yield [add_argument(source, node, f"dtype={name}.dtype")]
             yield [add_argument(source, node, f"dtype={dtype_code(dtype, source)}")]
             return
@@ -270,7 +272,7 @@ def operands(at: At) -> list[At]:
 def is_module(at: At) -> bool:
     """Whether a name stands for a module, which a cast would convert in place, for all; no tensor is ever called."""
     source, code = at.source, at.source.code(at.node)
-    if not isinstance(at.node, cst.Name) and not of_self(at.node):
+    if not isinstance(at.node, cst.Name) and not source.of_self(at.node):
         return False
     called = [source.code(call.func) for call in source.of(cst.Call)]
     made = source.called(source.call_behind(at.node) or at.node)
@@ -329,17 +331,13 @@ def names_in(at: At) -> list[At]:
     for node in at.source.below(at.node, cst.Name, cst.Attribute, cst.Subscript):
         parent = at.source.parents.get(node)
         called = isinstance(parent, cst.Call) and parent.func is node
-        part = isinstance(parent, cst.Attribute) and (parent.attr is node or of_self(parent))
+        part = isinstance(parent, cst.Attribute) and (parent.attr is node or at.source.of_self(parent))
         named_argument = isinstance(parent, cst.Arg) and parent.keyword is node
-        whole = isinstance(node, cst.Name) or of_self(node) or at.source.is_entry(node)
+        whole = isinstance(node, cst.Name) or at.source.of_self(node) or at.source.is_entry(node)
         code = at.source.code(node)
         if whole and not called and not part and not named_argument and code.partition(".")[0] not in at.source.modules:
             found.setdefault(code, At(at.source, node))
     return list(found.values())
-
-
-def of_self(node: Node) -> bool:
-    return isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value == "self"
 
 
 def origins(at: At, depth: int = 3) -> list[At]:
@@ -404,10 +402,23 @@ def kept_as_it_is(at: At) -> Iterator[Candidate]:
 
 
 def in_function(at: At) -> list[str]:
-    """`.to(x.dtype)` for the first argument of the function that an expression is in."""
-    return [f".to({name}.dtype)" for name in _others_of(at.source, at.node)[:1]]
+    """`.to(x.dtype)` for what an expression in a function is computed with, or its first argument."""
+    return [f".to({name}.dtype)" for name in like(at.source, at.node)]
 
 
-def _others_of(source: Source, node: Node) -> list[str]:
-    """The arguments of the function that a node is in."""
-    return [name for name in source.parameters(node) if name not in ("self", "cls")]
+def like(source: Source, node: Node) -> list[str]:
+    """What has the dtype that an expression in a function should have: code that has no dtype of its own.
+
+    What a factory's result is added to, or multiplied by, or else the first argument of the function.
+    """
+    names, parent = source.others(node), source.parents.get(node)
+    if isinstance(parent, cst.BinaryOperation) and makes(source, node) and source.parameters(node):
+        other = parent.right if parent.left is node else parent.left
+        names = [source.code(other), *names] if isinstance(other, cst.Name) or source.of_self(other) else names
+    return names[:1]
+
+
+def makes(source: Source, node: Node) -> bool:
+    """Whether a call makes a tensor, and says no dtype."""
+    known = isinstance(node, cst.Call) and source.called(node) in _FACTORIES and source.torch() is not None
+    return known and isinstance(node, cst.Call) and dtype_argument(source, node) is None

@@ -22,7 +22,6 @@ from .code import (
     leaves,
     move,
     names_in,
-    of_self,
     operands,
     origins,
     retyped,
@@ -75,7 +74,7 @@ def cast_operands(place: Place, at: At) -> Iterator[Candidate]:
 
 def _like_others(at: At, parts: list[At]) -> Iterator[Candidate]:
     """Casts operands to the dtype of the last or the first: code in a function may run in other dtypes as well."""
-    names = [part for part in parts if isinstance(part.node, cst.Name)]
+    names = [part for part in parts if isinstance(part.node, cst.Name) or at.source.of_self(part.node)]
     if len(names) > 1 and len(names) == len(parts) and isinstance(at.source.scope(at.node), cst.FunctionDef):
         for target in (names[-1], names[0]):
             text = f".to({at.source.code(target.node)}.dtype)"
@@ -102,7 +101,7 @@ def _like_layers(at: At) -> list[str]:
     """`.to(self.layer.weight.dtype)` for a layer that is called in a method: code that has no dtype of its own."""
     call = at.node
     layer = call.func if isinstance(call, cst.Call) and isinstance(at.source.scope(call), cst.FunctionDef) else None
-    if layer is None or not of_self(layer):
+    if layer is None or not at.source.of_self(layer):
         return []
     code = at.source.code(layer)
     return [f".to({code}.weight.dtype)", f".to(next({code}.parameters()).dtype)"]

@@ -67,6 +67,23 @@ class Source(Text):
         function = self.scope(node)
         return [one.name.value for one in function.params.params] if isinstance(function, cst.FunctionDef) else []
 
+    def receiver(self, node: Node) -> str:
+        """What the method that a node is in calls the object that it is called on."""
+        functions = (one for one in self.up(node) if isinstance(one, cst.FunctionDef))
+        method = next((one for one in functions if isinstance(self.scope(one), cst.ClassDef)), None)
+        first = () if method is None else method.params.params[:1]
+        bound = method is not None and not any(self.code(one.decorator) == "staticmethod" for one in method.decorators)
+        return first[0].name.value if first and bound else "self"
+
+    def of_self(self, node: Node) -> bool:
+        """Whether a node is an attribute of that object."""
+        owner = node.value if isinstance(node, cst.Attribute) else None
+        return isinstance(owner, cst.Name) and owner.value in ("self", self.receiver(node))
+
+    def others(self, node: Node) -> list[str]:
+        """The arguments of the function that a node is in."""
+        return [name for name in self.parameters(node) if name not in ("self", "cls", self.receiver(node))]
+
     def definitions(self, name: Node) -> list[cst.BaseExpression]:
         """Where the value of a name, an attribute or an entry comes from, in this file, the nearest first.
 
@@ -256,9 +273,7 @@ class Source(Text):
             inner: Node | None = node.value if isinstance(node, cst.Subscript) else None
             if isinstance(node, cst.Call):
                 inner = self.on(node)
-            elif isinstance(node, cst.Attribute) and not (
-                isinstance(node.value, cst.Name) and node.value.value == "self"
-            ):
+            elif isinstance(node, cst.Attribute) and not self.of_self(node):
                 inner = node.value
             if inner is None:
                 return self.code(node)

@@ -231,7 +231,8 @@ def _is_clamped(at: At) -> bool:
 
 def _is_number(value: At) -> bool:
     """Whether a tensor is made of one number."""
-    return isinstance(value.node, cst.Call) and isinstance(value.node.args[0].value, cst.BaseNumber)
+    first = value.node.args[0].value if isinstance(value.node, cst.Call) and value.node.args else None
+    return isinstance(first, cst.BaseNumber) or (isinstance(first, cst.Tuple) and not first.elements)  # `zeros(())`
 
 
 @move
@@ -374,5 +375,6 @@ def wider_target(place: Place, at: At) -> Iterator[Candidate]:
     """Allocates the target in wider integers."""
     known = (place.finding.from_dtype, place.finding.to_dtype)
     for wide in [WIDER_INTEGER[dtype] for dtype in known if dtype in WIDER_INTEGER][:1]:
+        wide = torch.int64 if "`dtype=torch.int64`" in place.finding.fix else wide  # as its help says
         for name in names_in(At(at.source, at.source.statement(at.node))):
             yield from (cast(At(at.source, value), wide) for value in at.source.definitions(name.node)[:1])
