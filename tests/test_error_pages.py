@@ -131,4 +131,4 @@ def test_the_command_line_prints_the_page_and_the_list():
     assert said("DG006").stdout == page("DG006")
     listed = re.findall(r"^DG\d{3}", said("DG0").stdout, re.MULTILINE)
     assert listed == list(MISTAKES)
-    assert "did you mean dtype-differs" in said("dtype-difers").stderr
+    assert "did you mean 'dtype-differs'" in said("dtype-difers").stderr
