@@ -853,6 +853,10 @@ def test_bad_options_are_refused_before_anything_changes(options, error, match):
     assert holds(model)
 
 
+def logged(function):
+    return functools.wraps(function)(lambda *args, **kwargs: function(*args, **kwargs))
+
+
 class Keys(nn.Module):
     def __init__(self):
         super().__init__()
@@ -862,8 +866,13 @@ class Keys(nn.Module):
         return self.fc(input_ids)
 
 
+class LoggedKeys(Keys):
+    forward = logged(Keys.forward)
+
+
 @pytest.mark.parametrize("option", ["skip_args", "move_args"])
-def test_a_slip_in_a_name_is_told_where_other_names_may_be_keys(option):
+@pytest.mark.parametrize("make", [Keys, LoggedKeys])
+def test_a_slip_in_a_name_is_told_where_other_names_may_be_keys(make, option):
     for slip, meant in {
         "label": "labels",
         "lables": "labels",
@@ -871,9 +880,9 @@ def test_a_slip_in_a_name_is_told_where_other_names_may_be_keys(option):
         "input_id": "input_ids",
     }.items():
         with pytest.raises(ValueError, match=rf"{option}: .* has no argument '{slip}' .did you mean '{meant}'"):
-            guard(Keys(), **{option: slip})
-    for key in ("mask", "labels2", "pos_k", "label_weights", "decoder_input_ids"):
-        guard(Keys(), **{option: (key, "labels")})
+            guard(make(), **{option: slip})
+    for key in ("mask", "task", "labels2", "pos_k", "label_weights", "decoder_input_ids"):
+        guard(make(), **{option: (key, "labels")})
 
 
 # ---------------------------------------------------------------- refused models
@@ -1496,10 +1505,6 @@ def test_a_guards_own_error_comes_through_outer_guards_unchanged():
 
 
 # ---------------------------------------------------------------- behind a decorator
-
-
-def logged(function):
-    return functools.wraps(function)(lambda *args, **kwargs: function(*args, **kwargs))
 
 
 class Decorated(nn.Module):

@@ -225,20 +225,26 @@ def check_names(root: nn.Module, options: Options, contracts: list[Contract]) ->
     params = [param for contract in contracts for param in contract.params]
     takes_any = any(param.kind is inspect.Parameter.VAR_KEYWORD for param in params)
     names = [param.name for param in params]
+    for contract in contracts if takes_any else ():
+        with contextlib.suppress(TypeError, ValueError):  # it has none
+            names += inspect.signature(contract.body).parameters  # what is inside of decorators with *args, **kwargs
     for option in ("skip_args", "move_args"):
         for name in getattr(options, option):
-            if name in names or (takes_any and not any(_is_slip(name, known) for known in names)):
+            known = [one for one in names if _is_slip(name, one)] if takes_any else names
+            if name in names or not known:
                 continue
-            known = ", ".join(param.name for param in contracts[0].params[1:])
-            meant = near(name, names if takes_any else known.split(", "))
-            raise ValueError(f"{option}: {type(root).__name__}.forward has no argument {name!r}{meant}, only {known}")
+            only = "" if takes_any else f", only {', '.join(param.name for param in contracts[0].params[1:])}"
+            meant = near(name, known)
+            raise ValueError(f"{option}: {type(root).__name__}.forward has no argument {name!r}{meant}{only}")
 
 
 def _is_slip(name: str, known: str) -> bool:
     """Whether a name is another one but for a letter: with `**kwargs`, all other names may be keys.
 
-    A digit, or a word of one or two letters, is what tells keys apart: `mask2`, `pos_q`.
+    A digit, or a word of one or two letters, is what tells keys apart: `mask2`, `pos_q`; short names are other words.
     """
+    if max(len(name), len(known)) < 5:
+        return False
     words = {*name.split("_")} ^ {*known.split("_")}
     edits = difflib.SequenceMatcher(None, name, known, autojunk=False).get_opcodes()
     wrong = [(name[a:b], known[c:d]) for kind, a, b, c, d in edits if kind != "equal"]
