@@ -48,6 +48,11 @@ WRITTEN = {
         "for _ in range(20):\n    seen += x.shape[0]\nprint(seen)",
         "seen, x = torch.zeros((), dtype=torch.int64), torch.ones(16)",
     ),
+    "a table of NumPy's in a function": (
+        "import numpy as np\n\n\ndef scaled(x, lin):\n    table = torch.from_numpy(np.ones(4, dtype=np.float32))\n"
+        "    return lin(x * table)\n\n\nprint(scaled(torch.rand(2, 4).half(), nn.Linear(4, 4).half()))",
+        "    table = torch.from_numpy(np.ones(4, dtype=np.float32)).to(x.dtype)",
+    ),
     "two calls on one line": (
         "def inside(at, end):\n    return at.clamp_(0, end[0] - 1), at.clamp_(0, end[1] - 1)\n\n"
         "places = inside(torch.arange(3), torch.tensor([2.0, 3.0]))",

@@ -109,13 +109,13 @@ class Findings:
         self.merged: set[tuple[str, int]] | None = None  # lines at which float32 has too few digits; None: unasked
 
     def rows(self) -> list[Finding]:
-        """Worst first, then as they came; without those whose line to change is one where their rule is off."""
+        """Worst first, then as they came; without those whose line to change is in a file that ignores their rule."""
         found = (finding for finding, _ in self._findings.values() if not self._is_silent(finding))
         return sorted(found, key=lambda row: -_severity(row))
 
     def _is_silent(self, finding: Finding) -> bool:
         edit = finding.edit
-        return edit is not None and self._selection.silent(finding.rule, edit.file, edit.line)
+        return edit is not None and self._selection.ignores(finding.rule, edit.file)
 
     def casts(self) -> list[tuple[Cast, Site]]:
         """By bytes."""

@@ -91,15 +91,19 @@ class Selection:
         """Whether a rule may report at a line. Never raises: a file that cannot be read has no comments."""
         if rule_id not in self.rules or not reaches(severity or RULES[rule_id].severity, self.severity):
             return False
-        return not self.silent(rule_id, file, line)
+        in_file, on_lines = self._known(file)
+        return rule_id not in in_file and rule_id not in on_lines.get(line, ())
 
-    def silent(self, rule_id: str, file: str, line: int) -> bool:
-        """Whether a file or a comment switches a rule off at a line."""
+    def ignores(self, rule_id: str, file: str) -> bool:
+        """Whether `per-file-ignores` has a rule for a file."""
+        return rule_id in self._known(file)[0]
+
+    def _known(self, file: str) -> tuple[frozenset[str], dict[int, frozenset[str]]]:
+        """What is off in a file, and by its comments."""
         known = self._files.get(file)
         if known is None:
             known = self._files[file] = self._ignored_in(file), comments(_lines(file))
-        in_file, on_lines = known
-        return rule_id in in_file or rule_id in on_lines.get(line, ())
+        return known
 
     def _ignored_in(self, file: str) -> frozenset[str]:
         return frozenset().union(*(ids for matches, ids in self.per_file if matches(file)))

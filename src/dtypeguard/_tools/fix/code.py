@@ -189,6 +189,8 @@ def retyped(at: At, dtype: torch.dtype) -> Iterator[Candidate]:
                 yield [add_argument(source, node, f"dtype={name}.dtype")]
             yield [add_argument(source, node, f"dtype={dtype_code(dtype, source)}")]
             return
+    if dtype in HALF and not is_cast(source, node):
+        yield from (cast(at, dtype, text) for text in in_function(at))
     yield cast(at, dtype)
 
 
