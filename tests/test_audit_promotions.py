@@ -57,16 +57,17 @@ ROWS = torch.ones(2, 3)
         ("torch.mul(ROWS, OLDER)", "OLDER"),
         ("ROWS.sub(OLDER, alpha=2)", "OLDER"),
         ("torch.where(ROWS > 0, ROWS, OLDER)", "OLDER"),
-        ("ROWS.where(ROWS > 0, OLDER)", ""),
+        ("ROWS.where(ROWS > 0, OLDER)", None),
         ("torch.cat([ROWS[0], OLDER])", "OLDER"),
-        ("F.mse_loss(ROWS, OLDER.expand(2, 3))", ""),  # torch's own line has the operator
+        ("F.mse_loss(ROWS, OLDER.expand(2, 3))", None),  # torch's own line has the operator
     ],
 )
 def test_an_operand_that_is_older_than_the_audit_is_named(tmp_path, code, operand):
     file = tmp_path / "program.py"
     file.write_text(code)
     (found,) = audited(lambda: eval(compile(code, str(file), "eval"))).findings
-    assert found.fix == f"convert where the float64 is born: `{operand}.to(torch.float32)`"
+    rest = " on the float64 operand, in the data set if it is data" if operand is None else ""
+    assert found.fix == f"convert where the float64 is born: `{operand or ''}.to(torch.float32)`{rest}"
 
 
 @BUGS.add("DG101", "return x * self.scale", to_dtype=F64, from_dtype=F32)

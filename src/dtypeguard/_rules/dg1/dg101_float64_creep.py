@@ -109,7 +109,7 @@ def _creep(
     cast = f".to(torch.{name_of(like(double, narrow))})"
     if birth is None or birth.op == FIRST:
         made = operand(code)
-        advice = f"`{made}{cast}`" if made else f"in the data set, or `{cast}` on the operand where it is used"
+        advice = f"`{made}{cast}`" if made else f"`{cast}` on the float64 operand, in the data set if it is data"
     elif birth.named:
         advice = f"`{birth.op.partition(' ')[2].strip('`')}{cast}`"
     elif loop := birth.site.loop:  # what it draws is born there, which is no tensor

@@ -311,8 +311,8 @@ def keep_result(place: Place, at: At) -> Iterator[Candidate]:
 
 @move
 def without_cast(place: Place, at: At) -> Iterator[Candidate]:
-    """Deletes the cast that nothing reads; not where it is all that a loop or a function does."""
-    source, call = at.source, at.node
+    """Deletes the cast that nothing reads."""
+    source, call = at.source, at.node  # not where it is all that a loop or a function does
     target = source.on(call) if isinstance(call, cst.Call) and isinstance(source.parents[call], cst.Expr) else None
     if isinstance(target, cst.Name | cst.Attribute | cst.Subscript) and len(source.block(source.statement(call))) > 1:
         yield [source.without(source.line_of(call))]
