@@ -344,7 +344,8 @@ def accepts(model, dtype, within):
     if anchor in (None, dtype):
         return True
     if within is not None:
-        return F64 not in (anchor, dtype) and not (isinstance(model, UNCAST) and anchor in (F16, BF16))
+        alone = isinstance(model, UNCAST) and anchor in (F16, BF16) and next(model.parameters()).is_cpu
+        return F64 not in (anchor, dtype) and not alone
     return isinstance(model, NORMS) and anchor is F32 and dtype is not F64
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import dtypeguard
-from dtypeguard import audit, compare
+from dtypeguard import audit, compare, diff
 
 VALUES = (None, "range", True)
 
@@ -103,6 +103,89 @@ def test_what_a_kernel_of_attention_keeps_for_itself_is_nobody_s_value(dtype, va
         nn.functional.scaled_dot_product_attention(query, query, query, is_causal=True).sum().backward()
         assert bool(query.grad.isfinite().all())
     assert report.findings == []
+
+
+RECURRENT = [
+    (nn.LSTM, {}),
+    (nn.LSTM, {"bidirectional": True, "num_layers": 2, "batch_first": True}),
+    (nn.LSTM, {"proj_size": 3}),
+    (nn.GRU, {"bias": False}),
+    (nn.RNN, {"nonlinearity": "relu"}),
+    (nn.LSTMCell, {}),
+    (nn.GRUCell, {}),
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), RECURRENT, ids=str)
+@pytest.mark.parametrize("train", [True, False])
+def test_the_shadow_of_a_recurrent_kernel_is_its_module_in_float64(kind, options, train, device):
+    def results(module, x):
+        out = module(x)
+        out = [one for part in out for one in (part if isinstance(part, tuple) else (part,))]
+        if not train:
+            return out
+        sum(one.sin().sum() for one in out).backward()
+        return [*(one.detach() for one in out), *(one.grad for one in (x, *module.parameters()))]
+
+    def started(x):
+        return x.requires_grad_() if train else x
+
+    module = kind(5, 7, **options, device=device).train(train).requires_grad_(train)
+    x = torch.randn(*((6, 3, 5) if issubclass(kind, nn.RNNBase) else (3, 5)), device=device)
+    expected = results(copy.deepcopy(module).double(), started(x.double()))
+    with audit(values=True) as report:
+        found = [shadow_of(report, one) for one in results(module, started(x.clone()))]
+    assert report.values["not_shadowed"] == {}
+    for shadow, exact in zip(found, expected, strict=True):
+        torch.testing.assert_close(shadow, exact, rtol=1e-8, atol=1e-10)
+
+
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(50, 16)
+        self.rnn = nn.LSTM(16, 32, 2, batch_first=True, bidirectional=True, dropout=0.1)
+        self.head = nn.Linear(64, 9)
+
+    def forward(self, ids):
+        return self.head(self.rnn(self.words(ids))[0])
+
+
+def test_weights_that_autocast_casts_for_a_recurrent_kernel_are_no_finding(device):
+    model, ids = Tagger().to(device), torch.randint(50, (4, 12), device=device)
+    with audit(model, values=True) as report:
+        for _ in range(3):
+            with torch.autocast(device.type, F16 if device.type == "cuda" else BF16):
+                model(ids).float().square().mean().backward()
+    assert report.findings == []
+
+
+def test_what_a_recurrent_layer_costs_is_measured_in_a_model_that_does_not_train(device):
+    model, ids = Tagger().to(device).eval(), torch.randint(50, (4, 12), device=device)
+    result = compare(model, ids, dtype=BF16)
+    assert result.notes == []
+    assert result.explained == pytest.approx(1, abs=0.1)
+    rounded = copy.deepcopy(model).to(BF16)(ids).double()
+    exact = copy.deepcopy(model).double()(ids)
+    assert result.error == pytest.approx(float((rounded - exact).norm() / exact.norm()), rel=0.05)
+    assert not model.rnn.training
+
+
+def test_diff_says_that_a_gpu_computes_in_tf32(device, gpu, monkeypatch):
+    model, ids = Tagger().eval(), torch.randint(50, (4, 12))
+    (note,) = diff(model, copy.deepcopy(model).to(device), ids).notes
+    assert note == (
+        'b computes float32 recurrent layers in TF32 on cuda:0: `torch.backends.cudnn.rnn.fp32_precision = "ieee"` '
+        "computes them in float32"
+    )
+    monkeypatch.setattr(torch.backends.cudnn.rnn, "fp32_precision", "ieee")
+    found = diff(model, copy.deepcopy(model).to(device), ids)
+    assert not found.notes
+    assert found.distance < 1e-6
+
+
+def shadow_of(report, tensor):
+    return report._recorder.values.shadow.memory.read(tensor, torch.float64)
 
 
 def test_a_step_in_an_audit_waits_for_nothing(device, gpu, unsynchronised):

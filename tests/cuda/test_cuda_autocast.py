@@ -39,7 +39,7 @@ def test_a_contract_around_two_inputs_of_any_two_dtypes(row, within, device):
 @each_row
 def test_a_contract_around_a_module_of_another_dtype(row, params, within, device):
     for cell in cells(row, within, params=params, device=str(device)):
-        if row == "BatchNorm1d" and device.type == "cuda" and (params, cell.dtypes[0]) in {(F64, F16), (F64, BF16)}:
+        if row == "BatchNorm1d" and device.type == "cuda" and params is F64 and cell.dtypes[0] is not F64:
             continue  # PyTorch refuses it, but not before it wrote what lay in memory into the buffers
         hold(cell)
 

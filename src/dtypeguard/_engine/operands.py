@@ -33,6 +33,11 @@ def operands(args: Any, kwargs: Any) -> list[Tensor]:
     return found
 
 
+def in_order(out: Any) -> list[Any]:
+    """The results of an operation, those in lists too."""
+    return [one for part in out for one in in_order(part)] if isinstance(out, (list, tuple)) else [out]
+
+
 def native(tensor: Tensor) -> bool:
     """Whether torch's own kernels compute with a tensor: no subclass does, and no transform."""
     kind = type(tensor)

@@ -60,9 +60,9 @@ _COPIES = frozenset("to contiguous reshape reshape_as flatten ravel resolve_conj
 # These change what a tensor stands on.
 _MOVES = frozenset("set_ resize_ resize_as_ _resize_output_ resize_as_sparse_".split())
 # What these read besides tensors has the layout of one dtype's kernel: in another one they would read past its end.
-_KERNELS = ("mkldnn_", "_mkldnn", "cudnn_", "_cudnn", "miopen_", "_thnn_", "_amp_", "quantize", "fake_quant")
+_KERNELS = ("mkldnn_", "_mkldnn", "cudnn_", "_cudnn", "miopen_", "_amp_", "quantize", "fake_quant")
 # But these are computed by the operations that they stand for.
-FUSED = frozenset("_grouped_mm mkldnn_rnn_layer mkldnn_rnn_layer_backward".split())
+FUSED = frozenset("_grouped_mm mkldnn_rnn_layer mkldnn_rnn_layer_backward _cudnn_rnn _cudnn_rnn_backward".split())
 # And these by the one that computes the same for every device.
 NORMS = frozenset("cudnn_batch_norm cudnn_batch_norm_backward miopen_batch_norm miopen_batch_norm_backward".split())
 # Whatever comes in is a whole number afterwards: the shadow goes on with the program's.
@@ -337,7 +337,8 @@ def _way(own: bool, name: str, results: Any, writes: bool, tags: Any) -> Way:
         return Way.FILL
     if name == "native_dropout":
         return Way.DROPOUT
-    if torch.Tag.nondeterministic_seeded in tags:  # to draw again would change the program's random numbers
+    drawn = torch.Tag.nondeterministic_seeded in tags and name not in FUSED
+    if drawn:  # to draw again would change the program's random numbers
         return Way.OPAQUE
     if name in _TESTS:
         return Way.TEST

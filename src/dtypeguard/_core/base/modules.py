@@ -57,13 +57,18 @@ def walk(root: nn.Module, again: bool = False) -> Iterator[tuple[str, nn.Module]
 def copy_of(model: nn.Module) -> nn.Module:
     """A deep copy; a function that was set on a module, as its forward, computes with the copy's modules too.
 
-    `copy.deepcopy` leaves functions as they are, so what they hold is that of the model.
+    `copy.deepcopy` leaves functions as they are, so what they hold is that of the model. Recurrent layers on a GPU run
+    as in training without dropout, which is the same function, as cuDNN refuses their backward otherwise.
     """
     memo: dict[int, Any] = {}
     made: nn.Module = copy.deepcopy(model, memo)
     for _, module in walk(made):
         own = vars(module)
         own.update({name: _of_copy(value, memo) for name, value in own.items() if isinstance(value, FunctionType)})
+        if isinstance(module, nn.RNNBase) and any(one.is_cuda for one in module.parameters()):
+            if not module.training:
+                module.training, module.dropout = True, 0.0
+            module.flatten_parameters()
     return made
 
 

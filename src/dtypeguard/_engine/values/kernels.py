@@ -140,6 +140,33 @@ def _lstm_backward(op: Operator, args: Any, kwargs: Any) -> Any:
     )  # fmt: skip
 
 
+def _rnn(op: Operator, args: Any, kwargs: Any) -> Any:
+    """Of cuDNN: the output, the state and the cell. The last result is the buffer that all weights lie in."""
+    return _of_cudnn(op, args)[1][:3]
+
+
+def _rnn_backward(op: Operator, args: Any, kwargs: Any) -> Any:
+    """What the kernel keeps for it has the layout of one dtype, so the forward runs again."""
+    x, weights, stride, _, *states = args[:6]
+    weights, (out, _, _, kept, buffer) = _of_cudnn(op, [x, weights, stride, None, *states, *args[10:20]], train=True)
+    backward: Any = torch.ops.aten._cudnn_rnn_backward.default
+    return backward(x, weights, stride, buffer, *states, out, *args[7:20], kept, args[21])
+
+
+def _of_cudnn(op: Operator, args: Any, train: bool | None = None) -> tuple[list[Tensor], Any]:
+    """The weights as they lie in a buffer of their own, and the results; what it drops out nobody sees."""
+    x, weights, stride, _, h, c, mode, hidden, projected, layers, first, dropout, trains, both, sizes, drawn = args
+    if dropout and trains:
+        raise NotImplementedError(op.name)
+    weights = [one.clone() for one in weights]
+    buffer = torch._cudnn_rnn_flatten_weight(weights, stride, x.shape[-1], mode, hidden, projected, layers, first, both)
+    train = trains if train is None else train
+    forward: Any = torch.ops.aten._cudnn_rnn.default
+    return weights, forward(
+        x, weights, stride, buffer, h, c, mode, hidden, projected, layers, first, dropout, train, both, sizes, drawn
+    )
+
+
 def _batch_norm(op: Operator, args: Any, kwargs: Any) -> Any:
     native: Any = torch.ops.aten.native_batch_norm.default
     return native(*args[:8])
@@ -161,6 +188,8 @@ _KERNELS: dict[str, Callable[[Operator, Any, Any], Any]] = {
     "cudnn_batch_norm_backward": _batch_norm_backward,
     "miopen_batch_norm": _batch_norm,
     "miopen_batch_norm_backward": _batch_norm_backward,
+    "_cudnn_rnn": _rnn,
+    "_cudnn_rnn_backward": _rnn_backward,
     "mkldnn_rnn_layer": _lstm,
     "mkldnn_rnn_layer_backward": _lstm_backward,
 }

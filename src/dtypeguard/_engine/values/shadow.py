@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..._core.base.dtypes import HALF, WIDER
-from ..operands import operands, shadowed
+from ..operands import in_order, operands, shadowed
 from ..ops import ACCUMULATES, BESIDES, KEEPS, SUMS, Cancels, Operator, Way
 from ..watch.text import LARGEST
 from . import moves
@@ -472,19 +472,16 @@ def written(op: Operator, args: Any, kwargs: Any) -> Iterator[Tensor]:
 
 def new_results(memory: Memory, out: Any, given: Given) -> list[Tensor]:
     """The results that are new tensors, of a dtype that has a shadow."""
-    results = [out] if isinstance(out, Tensor) else list(out) if isinstance(out, (list, tuple)) else []
     storages = {tensor.untyped_storage()._cdata for tensor, _ in given.values()}
     inputs = [tensor for tensor, _ in given.values()]
-    new = [tensor for tensor in results if isinstance(tensor, Tensor) and memory.takes(tensor, inputs)]
+    new = [tensor for tensor in in_order(out) if isinstance(tensor, Tensor) and memory.takes(tensor, inputs)]
     return [tensor for tensor in new if tensor.untyped_storage()._cdata not in storages]
 
 
 def _pairs(out: Any, results: Any, made: list[Tensor]) -> list[tuple[Tensor, Tensor | None]]:
     ids = {id(tensor) for tensor in made}
-    outs = [out] if isinstance(out, Tensor) else list(out)
-    others = [results] if isinstance(results, Tensor) else list(results)
     return [
-        (tensor, other) for tensor, other in zip(outs, others, strict=False)
+        (tensor, other) for tensor, other in zip(in_order(out), in_order(results), strict=False)
         if id(tensor) in ids and isinstance(other, Tensor) and other.shape == tensor.shape
     ]  # fmt: skip
 

@@ -54,8 +54,9 @@ def dropped(event: Op, audit: Recorder) -> None:
 @on("write", RULE)
 def narrowed(event: Op, audit: Recorder) -> None:
     source, out, severity = source_of(event, audit), event.out, None
-    if source is None:
-        return
+    node = audit.lineage.get(out)
+    if source is None or (node is not None and node.site is event.site and source.is_leaf and source.requires_grad):
+        return  # one call of PyTorch's made the target and wrote a parameter to it: autocast, for a recurrent kernel
     wide = f"allocate the target in the dtype of what is written to it: `dtype=torch.{name_of(source.dtype)}`"
     if source.is_complex() and not out.is_complex():
         loss = _loss(source)
@@ -71,7 +72,6 @@ def narrowed(event: Op, audit: Recorder) -> None:
     facts = {"does": does, "loss": loss, "advice": advice}
     suspect = audit.suspect(RULE, event, source, what=expression(event), **facts)
     suspect.find(audit, severity)
-    node = audit.lineage.get(out)
     if node is not None and severity is None and len(writes := audit.state(Rounded).writes) < _MOST:
         writes[node] = suspect
 

@@ -51,7 +51,10 @@ class Draws(Mode):
             drawn, share = out[1], args[1]
         else:
             drawn, share = (out[0] if isinstance(out, (tuple, list)) else out), None
-        if not isinstance(drawn, Tensor) or _attends(func):
+        if not isinstance(drawn, Tensor):
+            return out
+        if _hides(func):
+            self.same = self.same and not _drops_out(func, args)
             return out
         if self._place is None:
             self._kept.append((func.name(), drawn.detach().clone()))
@@ -90,6 +93,11 @@ def _plainly(following: Any, query: Any, key: Any, value: Any, attn_mask: Any = 
     return math(query, key, value, attn_mask, dropout_p, is_causal, **kwargs)[0]
 
 
-def _attends(func: Any) -> bool:
-    """Attention that drops out inside of one kernel shows no mask."""
-    return "attention" in func.name()
+def _hides(func: Any) -> bool:
+    """Attention and recurrent layers that drop out inside of one kernel show no mask."""
+    return any(word in func.name() for word in ("attention", "rnn", "lstm"))
+
+
+def _drops_out(func: Any, args: Any) -> bool:
+    given = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
+    return bool(given.get("dropout", given.get("dropout_p"))) and given.get("train", True)

@@ -26,7 +26,7 @@ from .match import Names
 from .measure import WHOLE, Found, measure
 from .points import Point
 from .result import ProgramDiff, rows_of
-from .side import Side
+from .side import Side, in_tf32
 from .tape import Tape
 from .tokens import Token, against, judged, listed, logits_of, tokens_of
 from .wide import Wide
@@ -93,6 +93,7 @@ def diff(a: Any, b: Any, /, batch: Any, *, names: Names = None, loss: Callable[.
                 found.dtypes = dtypes
                 made = _result_of(first, second, found)
         made.runs = tuple(side.runs if isinstance(side, Side) else 0 for side in (first, second))
+        made.notes += [note for side in (first, second) if isinstance(side, Side) for note in in_tf32(side)]
         if not draws.same:
             made.notes.append("the programs draw random numbers at different places, and differ by these too")
         if mask is not None and not bool(mask.all()):

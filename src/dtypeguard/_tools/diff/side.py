@@ -1,8 +1,9 @@
 """One of the two programs: its copies, and runs of them that leave nothing behind."""
 
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -24,6 +25,12 @@ from .wide import Wide
 Given = Callable[[Key], tuple[Named, Named] | None]
 Values = dict[tuple[str, str], Tensor]  # by the path of a module, and the name of what it holds
 ROOT: Key = ("", 0)
+# What a GPU may compute in TF32, the modules that do so, and where `torch.backends` says it.
+_TF32 = (
+    ("convolutions", nn.modules.conv._ConvNd, "cudnn.conv"),
+    ("recurrent layers", nn.RNNBase, "cudnn.rnn"),
+    ("matrix products", nn.Module, "cuda.matmul"),
+)
 
 
 @dataclass(eq=False)
@@ -215,3 +222,22 @@ class Side:
         """The passage of a program whose modules are not listened to."""
         made = (1.0, 0.0) if wide is None else (wide.ulps[-1], wide.narrow[-1])
         return Passage(ROOT, None, "", [], [(f"result[{n}]", t.detach()) for n, t in enumerate(out)], (made, made))
+
+
+def in_tf32(side: Side) -> Iterator[str]:
+    """Why a program in float32 rounds like one in half precision: on GPUs some of its products keep 10 bits of digits.
+
+    https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices
+    """
+    if side.model is None or side.device.type != "cuda" or torch.cuda.get_device_capability(side.device)[0] < 8:
+        return
+    if not any(parameter.dtype is torch.float32 for parameter in side.model.parameters()):
+        return
+    for what, kind, where in _TF32:
+        if any(isinstance(module, kind) for _, module in walk(side.model)):
+            setting = f"{where}.fp32_precision"
+            if attrgetter(setting)(torch.backends) == "tf32":
+                yield (
+                    f"{side.name} computes float32 {what} in TF32 on {side.device}: "
+                    f'`torch.backends.{setting} = "ieee"` computes them in float32'
+                )

@@ -8,6 +8,7 @@ import contextlib
 import os
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -27,19 +28,19 @@ def root_of(folder: str, script: str | None) -> str:
     """The working tree of a program: the repository of the working directory, or that, and the script's folder with it.
 
     Raises:
-        TooLarge: they have nothing in common but the home folder or the whole disk.
+        TooLarge: they have nothing in common but the whole disk.
     """
     parents = [Path(folder), *Path(folder).parents]
     root = str(next((one for one in parents if (one / ".git").exists()), folder))
     if script is not None:
         root = os.path.commonpath([root, os.path.dirname(script)])
-    if root in (os.sep, os.path.realpath(os.path.expanduser("~"))):
+    if root == os.sep:
         raise TooLarge(f"{folder} and the program have only {root} in common, which is too much to copy")
     return root
 
 
 class Tree:
-    """A working tree.
+    """A working tree. Of the home folder and that for temporary files, whose folders are of others, it is the files.
 
     Attributes:
         root: its folder, without links in the path.
@@ -50,7 +51,8 @@ class Tree:
     """
 
     def __init__(self, root: str, store: str) -> None:
-        self.root, self._base = root, os.path.join(store, "base")
+        self.root, self._base, self._store = root, os.path.join(store, "base"), store
+        self._shared = root in map(os.path.realpath, (os.path.expanduser("~"), tempfile.gettempdir()))
         self.linked: set[str] = set()
         self._entries = self._bytes = 0
         self._fill(root, self._base)
@@ -71,12 +73,12 @@ class Tree:
 
     def _in(self, folder: str) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
-            return [entry for entry in entries if entry.name not in _LEFT_OUT]
+            return [entry for entry in entries if entry.name not in _LEFT_OUT and entry.path != self._store]
 
     def _folder(self, entry: os.DirEntry[str], there: str) -> None:
         if entry.name == ".git":
             self._repository(entry.path, there)
-        elif entry.name in _PACKAGES or self._is_data(entry.path):
+        elif self._shared or entry.name in _PACKAGES or self._is_data(entry.path):
             self._link(entry.path, there)
         else:
             self._fill(entry.path, there)
