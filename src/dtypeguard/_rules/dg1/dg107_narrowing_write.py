@@ -55,8 +55,8 @@ def dropped(event: Op, audit: Recorder) -> None:
 def narrowed(event: Op, audit: Recorder) -> None:
     source, out, severity = source_of(event, audit), event.out, None
     node = audit.lineage.get(out)
-    if source is None or (node is not None and node.site is event.site and source.is_leaf and source.requires_grad):
-        return  # one call of PyTorch's made the target and wrote a parameter to it: autocast, for a recurrent kernel
+    if source is None or (node is not None and node.site is event.site):
+        return  # one call of PyTorch's made the target and wrote to it: autocast casts the weights of a recurrent kernel
     wide = f"allocate the target in the dtype of what is written to it: `dtype=torch.{name_of(source.dtype)}`"
     if source.is_complex() and not out.is_complex():
         loss = _loss(source)
