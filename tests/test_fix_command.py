@@ -398,3 +398,13 @@ def test_the_summary_counts_each_finding_once(tmp_path):
     done = audit(tmp_path, "--values", "--fix", "train.py")
     assert "1 warning fixed" in done.stdout
     assert "not shown" not in done.stdout
+
+
+def test_a_script_in_the_folder_for_temporary_files_is_mended(tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "sources.py").write_text("raise SystemExit\n")
+    (tmp_path / "program.py").write_text(DISCARDED)
+    words, how = command(tmp_path, "--fix", "program.py")
+    how["env"]["TMPDIR"] = str(tmp_path)
+    done = subprocess.run(words, capture_output=True, check=False, timeout=300, **how)
+    assert "1 edit written to program.py" in done.stdout, done.stdout + done.stderr

@@ -56,7 +56,7 @@ def narrowed(event: Op, audit: Recorder) -> None:
     source, out, severity = source_of(event, audit), event.out, None
     node = audit.lineage.get(out)
     if source is None or (node is not None and node.site is event.site):
-        return  # one call of PyTorch's made the target and wrote to it: autocast casts the weights of a recurrent kernel
+        return  # made and written by one call of PyTorch: autocast casts the weights of a recurrent kernel
     wide = f"allocate the target in the dtype of what is written to it: `dtype=torch.{name_of(source.dtype)}`"
     if source.is_complex() and not out.is_complex():
         loss = _loss(source)
