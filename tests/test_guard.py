@@ -1762,6 +1762,20 @@ def test_ids_that_an_embedding_refuses_are_told_whatever_a_class_calls_its_insta
     )
 
 
+@pytest.mark.parametrize(("dtype", "cast"), [(torch.int64, ""), (torch.bool, ""), (torch.complex64, "real.")], ids=str)
+@pytest.mark.parametrize(
+    "model", [nn.Linear(4, 2), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), nn.Conv1d(4, 4, 1)]
+)
+def test_what_a_module_that_takes_floats_refuses_is_told(model, dtype, cast):
+    with pytest.raises(RuntimeError) as told:
+        guard(model, mode="strict")(torch.ones(3, 4, 4, dtype=dtype))
+    kind = "Conv1d" if isinstance(model, nn.Conv1d) else "Linear"
+    name = str(dtype).removeprefix("torch.")
+    assert told.value.__notes__[0].endswith(
+        f"; `input` is {name}, and {kind} takes float32: pass input.{cast}to(torch.float32)"
+    )
+
+
 def test_values_are_looked_at_without_a_trace_in_the_graph():
     """A checkpointed block saves what is computed in it, and runs again."""
 

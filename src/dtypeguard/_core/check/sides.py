@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..base.dtypes import FLOATING
-from ..base.errors import Violation, summary
+from ..base.errors import Violation, plain, summary
 from ..contract.anchor import anchor_of
 from ..contract.model import Contract, Path, written
 from .reference import collect
@@ -126,18 +126,29 @@ def is_wrong_inside(error: BaseException, root: Any) -> bool:
     return False
 
 
-def embedded(error: BaseException, root: Any) -> str | None:
-    """The argument of a model that came into an embedding in a dtype upon which PyTorch raised its error."""
-    trace, arguments, ids = error.__traceback__, dict[str, Any](), None
+def refused(error: BaseException, root: Any) -> str:
+    """What to pass to a model where a module of PyTorch's refuses floats as ids, or takes floats alone."""
+    trace, arguments, odd, says, cast = error.__traceback__, dict[str, Any](), None, "", ""
     while trace is not None:
         frame, trace = trace.tb_frame, trace.tb_next
-        if frame.f_code in (F.embedding.__code__, F.embedding_bag.__code__):
-            ids = frame.f_locals.get("input")
-        elif not arguments and _self_of(frame) is root:
+        module = _self_of(frame)
+        if not arguments and module is root:
             arguments = dict(frame.f_locals)
-    if not isinstance(ids, Tensor) or ids.dtype in (torch.int32, torch.int64):
-        return None
-    return next((name for name, value in arguments.items() if isinstance(value, Tensor) and _is_same(value, ids)), None)
+        if frame.f_code in (F.embedding.__code__, F.embedding_bag.__code__):
+            odd, cast = frame.f_locals.get("input"), "long()"
+            says = "goes into an embedding, which takes int64 and int32"
+            if isinstance(odd, Tensor) and odd.dtype in (torch.int32, torch.int64):
+                return ""
+        elif type(module).__module__.startswith("torch.nn.") and frame.f_code.co_name == "forward":
+            given, anchor = [one for one in frame.f_locals.values() if isinstance(one, Tensor)], anchor_of(module)
+            odd = given[0] if len(given) == 1 and given[0].dtype not in FLOATING else None
+            if odd is not None and anchor is not None and anchor.dtype in FLOATING:
+                says = f"is {plain(odd.dtype)}, and {type(module).__name__} takes {plain(anchor.dtype)}"
+                cast = f"{'real.' if odd.is_complex() else ''}to({anchor.dtype})"
+    if not isinstance(odd, Tensor) or not says:
+        return ""
+    name = next((name for name, one in arguments.items() if isinstance(one, Tensor) and _is_same(one, odd)), None)
+    return "" if name is None else f"; `{name}` {says}: pass {name}.{cast}"
 
 
 def refusal(found: Need, violations: list[Violation]) -> CallState:

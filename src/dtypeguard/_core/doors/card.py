@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from ..base.errors import plain
-from ..check.sides import embedded, is_wrong_inside
+from ..check.sides import is_wrong_inside, refused
 from ..contract.anchor import LOSSES
 from .forward import Key, Options
 from .inside import Opened, doors_of, modules_of
@@ -52,9 +52,9 @@ class Card:
         if isinstance(module, LOSSES):
             odd = [f"`{name}` is {plain(buffer.dtype)}" for name, buffer in module.named_buffers()]
             return f"; of its buffers {', '.join(odd)}" if odd else ""
-        name = embedded(error, module)
-        if name is not None:
-            return f"; `{name}` goes into an embedding, which takes int64 and int32: pass {name}.long()"
+        told = refused(error, module)
+        if told:
+            return told
         if self.key.options.depth == "all" or not is_wrong_inside(error, module):
             return ""
         return '; guard(model, depth="all") also checks tensors that the model creates'
