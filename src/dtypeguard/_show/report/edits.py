@@ -94,6 +94,11 @@ class Edit(Row):
         return any(installed(file) is not None for file in self.after)
 
     @property
+    def place(self) -> str:
+        """The first line that changes: `train.py:8`."""
+        return f"{self.path}:{self.blocks[0].line}" if self.blocks else self.path
+
+    @property
     def removes(self) -> str:
         """The rules and lines of what goes, in words."""
         places = list(dict.fromkeys(f"{f.rule} at {shown(f.file or '')}:{f.line}" for f in self.findings))

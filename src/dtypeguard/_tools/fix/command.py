@@ -203,7 +203,7 @@ class Mending:
                 yield f"# {edit.does} ({proven}{what}): removes {edit.removes}"
                 yield edit.diff
         for edit in self.written:
-            yield f"{'fixed' if edit.proven else 'edited'}: {edit.does}: removes {edit.removes}"
+            yield f"{'fixed' if edit.proven else 'edited'} {edit.place}: {edit.does}: removes {edit.removes}"
         mended = {_place(finding) for edit in self.edits for finding in edit.findings}
         left = [] if self.status == INTERRUPTED else self.left  # for whatever was not tried
         causes = list(causes_of(finding for finding in left if _place(finding) not in mended))
