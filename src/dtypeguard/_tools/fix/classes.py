@@ -51,7 +51,7 @@ def buffers_stay(place: Place, at: At) -> Iterator[Candidate]:
     """Keeps the buffer in its dtype, whatever the module is converted to."""
     for source in place.sources:
         owners: dict[cst.ClassDef, list[str]] = {}
-        for name in place.names:
+        for name in dict.fromkeys(path.rpartition(".")[2] for path in place.names):
             around = [source.up(value) for value in source.buffers(name)]
             found = [next((one for one in nodes if isinstance(one, cst.ClassDef)), None) for nodes in around]
             for owner in dict.fromkeys(filter(None, found)):

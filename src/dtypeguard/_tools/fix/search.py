@@ -119,7 +119,9 @@ class Search:
         """What may be written for a cause, the best first; for follow-up causes, `cast_to_wide` is tried first."""
         seen: list[list[Change]] = []
         packages: list[tuple[str, Candidate]] = []
-        parameters = tuple(dict.fromkeys(name for finding in cause.findings for name in finding.parameters))
+        line = cause.first.file, cause.first.line
+        here = [finding for finding in self.last.findings if (finding.file, finding.line) == line]  # an info too
+        parameters = tuple(dict.fromkeys(name for one in (*cause.findings, *here) for name in one.parameters))
         names = [name for kind in kinds for name in getattr(RULES[cause.rule], kind)]
         for name in sorted(names, key=lambda name: name != "cast_to_wide") if depth < _DEPTH else names:
             place = Place(cause.first, lambda file: self._source(file, state), self._files, parameters)
