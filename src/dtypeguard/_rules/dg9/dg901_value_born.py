@@ -34,7 +34,10 @@ RULE = Rule(
         "(masked scores, gradients that a GradScaler throws away) are an info."
     ),
     at_birth=True,
-    unsafe=("stable_form", "buffers_stay", "layer_in_float32", "widen_operands", "retype_inside", "widen_origins"),
+    unsafe=(
+        "stable_form", "called_in_wider", "buffers_stay", "layer_in_float32", "widen_operands", "retype_inside",
+        "widen_origins",
+    ),
     converts=False,
     sources=(
         "https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html#extremal-values",

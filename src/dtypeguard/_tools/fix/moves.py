@@ -15,6 +15,7 @@ from .code import (
     Place,
     cast,
     casts_in,
+    dtype_code,
     each_and_all,
     in_function,
     joined,
@@ -30,6 +31,8 @@ from .code import (
     used,
 )
 from .source import Change
+
+_HALVES = frozenset(["half", *map(name_of, HALF)])
 
 
 @move
@@ -183,6 +186,23 @@ def retype_inside(place: Place, at: At) -> Iterator[Candidate]:
     for call in casts_in(at, place.wide):
         # What is wrong in float64 nobody would see: there a cast may only go.
         yield from itertools.islice(retyped(call, place.wide), 1 if place.wide is torch.float64 else None)
+
+
+@move
+def called_in_wider(place: Place, at: At) -> Iterator[Candidate]:
+    """Calls the function with a wider dtype, and casts what it returns."""
+    function = at.source.scope(at.node)
+    if place.wide is torch.float64 or not isinstance(function, cst.FunctionDef):
+        return
+    parts: list[tuple[Candidate, Candidate]] = []
+    for source in place.sources:
+        for call in source.of(cst.Call):
+            named = [arg.value for arg in call.args if source.code(arg.value).rpartition(".")[2] in _HALVES]
+            if source.called(call) == function.name.value and len(named) == 1:
+                back = source.after(call, f".to({source.code(named[0])})")
+                parts.append(([source.replace(named[0], dtype_code(place.wide, source))], back))
+    yield joined([part for both in parts for part in both])
+    yield joined([wider for wider, _ in parts])
 
 
 @move
