@@ -84,8 +84,17 @@ def born(harm: Harm, audit: Recorder) -> None:
     else:
         return
     lost = lost_before(row) if harm.cause is Cause.BORN and row.lost else None
-    facts = {"count": count, "become": become, "wider": _wider(harm), "advice": _advice(harm, lost)}
+    advice = _of_buffers(row, audit) or _advice(harm, lost)
+    facts = {"count": count, "become": become, "wider": _wider(harm), "advice": advice}
     enter(RULE, audit, row, facts, harm, Severity.INFO if _is_skipped(harm, audit) else None, lost)
+
+
+def _of_buffers(row: Row, audit: Recorder) -> str | None:
+    """What DG501 says of the buffers that a line converts: parameters are small."""
+    here = row.site.file, row.site.line
+    return next(
+        (one.fix for one in audit.findings.rows() if one.rule == "DG501" and (one.file, one.line) == here), None
+    )
 
 
 def _is_skipped(harm: Harm, audit: Recorder) -> bool:
