@@ -101,6 +101,11 @@ def is_called_mask(path: Path) -> bool:
     return _words(path)[-1] in ("mask", "masks")
 
 
+def is_called_labels(path: Path) -> bool:
+    """Whether a value is what a loss compares with, by its name."""
+    return _words(path)[-1] in ("label", "labels", "target", "targets")
+
+
 def _words(path: Path) -> list[str]:
     """The words of the last name on a path."""
     names = [argument_of(path), *(step[1] for step in path[1:] if not isinstance(step, str))]

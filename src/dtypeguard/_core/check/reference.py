@@ -17,6 +17,7 @@ from ..base.config import Autocast
 from ..base.dtypes import (
     BY_NAME,
     FLOATING,
+    HALF,
     TABLE,
     Kind,
     lost,
@@ -46,7 +47,7 @@ from ..contract.spec import (
 from .arrays import from_numpy, numbers_fix, numpy_fix
 from .axes import check_dims
 from .family import prefer, within
-from .names import instead, is_called_mask, is_ids, is_mask
+from .names import instead, is_called_labels, is_called_mask, is_ids, is_mask
 from .operators import declines
 from .regions import autocast_casts, region_of
 from .reports import give, neither, report, report_dtype, report_kind
@@ -455,14 +456,15 @@ _DEEPEST = 16  # containers in containers, which may hold themselves
 
 
 def only_masks_differ(contract: Contract, values: tuple[Any, ...], dtype: torch.dtype | None) -> bool:
-    """Whether ids stand beside masks, and nothing else has another floating dtype: then no cast was forgotten.
+    """Whether ids stand beside masks or labels, and nothing else has another floating dtype: no cast was forgotten.
 
     What a model does with a mask is its own affair: many compare it with zero, or cast it to the dtype of their scores.
     """
     ids = False
     for _, path, value in checked_values(contract, values):
         for place, tensor in _tensors(path, value):
-            mask = is_called_mask(place)
+            labels = tensor.dtype is torch.float32 and dtype in HALF and is_called_labels(place)  # losses take them
+            mask = is_called_mask(place) or labels
             if tensor.dtype in FLOATING and tensor.dtype is not dtype and not mask:
                 return False
             ids = ids or (TABLE[tensor.dtype].kind is Kind.INT and not mask)
