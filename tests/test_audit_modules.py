@@ -493,6 +493,22 @@ def a_table_grows_in_float32():
     net(torch.randn(5, 4).half())
 
 
+def test_an_attribute_that_gave_an_operand_no_dtype_is_not_blamed_for_its_refusal():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.scale = nn.Linear(4, 4), torch.tensor(0.25)
+
+        def forward(self, x, mask):
+            scores = self.q(x) @ x.mT * self.scale + (1 - mask) * -10000.0  # integers become float32
+            return scores.softmax(-1) @ x
+
+    with pytest.raises(RuntimeError), audit() as report:
+        Scaled().to(BF16)(torch.randn(2, 4, dtype=BF16), torch.ones(2, 2, dtype=torch.int64))
+    (stayed,) = [f for f in report.findings if f.rule == "DG503"]
+    assert stayed.severity == "info"
+
+
 def test_what_is_blamed_later_is_counted_once():
     report = run(an_attribute_promotes)
     (stayed,) = [f for f in report.findings if f.rule == "DG503"]

@@ -96,8 +96,8 @@ class Node:
         """Take over what is still open; however long the chain grows, it is not lost."""
         self.debts = tuple(dict.fromkeys((*self.debts, *(debt for debt in debts if not debt.settled))))[:_DEBTS]
 
-    def ancestors(self, most: int = 64) -> Iterator["Node"]:
-        """The node and what it came from, each once, nearest first."""
+    def ancestors(self, most: int = 64, own_dtype: bool = False) -> Iterator["Node"]:
+        """The node and what it came from, each once, nearest first; or only what had its dtype all the way."""
         seen: set[int] = set()
         queue: list[Node] = [self]
         for node in queue:
@@ -106,7 +106,8 @@ class Node:
             if id(node) not in seen:
                 seen.add(id(node))
                 yield node
-                queue.extend(node.parents)
+                real = self.dtype.to_real()
+                queue.extend(one for one in node.parents if not own_dtype or one.dtype.to_real() is real)
 
     def sources(self, most: int = 64) -> list["Node"]:
         """The lines at which its dtype was born, nearest first: a sum of two that have it has two."""

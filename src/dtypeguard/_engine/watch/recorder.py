@@ -120,7 +120,7 @@ class Recorder:
                 A buffer did not, where a parameter would have given it that dtype as well.
         """
         for node in nodes:
-            line = [a for a in node.ancestors() if not own_dtype or a.dtype.to_real() is node.dtype.to_real()]
+            line = list(node.ancestors(own_dtype=own_dtype))
             parameters = [one for one in line if one.named and one.op.startswith("parameter ")] if own_dtype else []
             for ancestor in line:
                 other = parameters and ancestor.named and ancestor not in parameters
