@@ -32,6 +32,7 @@ _TRIES = 24  # candidates for one cause
 _TRIES_MORE = 4  # to make an edit whole
 _DEPTH = 3  # edits that one cause may need
 _RUNS = 40  # of the program, for one cause
+_RUNS_AT_FIRST = 12  # where an exception ends the program: its cause may be another one, and this comes again
 # The faults that make no number wrong by themselves: an edit that is safe leaves what is printed, nearly.
 _KEPT = frozenset("DG101 DG103 DG110 DG201 DG202 DG203 DG205 DG206 DG209 DG303 DG306".split())
 # Those where the program may be right as it is: there each digit stays, and no other edit is needed for it.
@@ -174,7 +175,11 @@ class Search:
                 return
             first = min(pending, key=_rank)
             self._pauses = now + (self._ends - now) / 2  # a hard one leaves time for the others
-            if not self._mend_cause(first, kinds):
+            ended = self.last.error
+            if self._mend_cause(first, kinds):
+                if ended and not self.last.error:  # it runs to its end now, and judges otherwise
+                    self._given_up, self.refusals = set(self._skip), {}
+            else:
                 self._given_up.add(self._key(first))
                 if self._is_over:
                     self.untried.add(self._key(first))
@@ -188,7 +193,7 @@ class Search:
 
     def _mend_cause(self, cause: Cause, kinds: tuple[str, ...]) -> bool:
         solve = self._guess if self._run is None else self._solve
-        self._last_run = len(self._ran) + _RUNS
+        self._last_run = len(self._ran) + (_RUNS_AT_FIRST if self.last.error else _RUNS)
         own = {self.state.key(finding) for finding in cause.findings}
         self._standing = {key for key in map(self.state.key, self.last.bad) if key not in own}
         tried: list[tuple[float, tuple[str, ...], State, Run]] = []
