@@ -95,7 +95,8 @@ def refused(it: Refused) -> bool:
     facts = {**_creep(nodes, (narrow, torch.float64)), "how": "was refused: it mixes"}
     doubles = [o for o in it.odd if o.dtype is torch.float64]
     kept = [o for o in doubles if o.owned or (o.node is not None and o.node.named)]  # by a module: no argument is wrong
-    return it.tell(RULE, **facts, size="".join(f"; {o}" for o in kept))
+    odd = sorted(it.odd, key=lambda o: o.node is None or o.dtype is not torch.float64)  # the first one's line is told
+    return it.tell(RULE, odd, **facts, size="".join(f"; {o}" for o in kept))
 
 
 def _creep(
