@@ -47,6 +47,11 @@ class Net(nn.Module):
         return y if cond is None else y + cond["p"]
 
 
+class Scales(Net):
+    def forward(self, x, scale):
+        return self.fc(x) * scale.to(x.dtype)
+
+
 class Annotated(nn.Module):
     def __init__(self):
         super().__init__()
@@ -71,6 +76,13 @@ CALLS = {
         lambda: dtypeguard.guard(nn.Sequential(Net(), nn.ReLU(), Net()), depth="all"),
         lambda: (torch.ones(3, 4),),
     ),
+    **{
+        f"side input, depth={depth}": (
+            lambda depth=depth: dtypeguard.guard(Scales().bfloat16(), mode="strict", depth=depth),
+            lambda: (torch.ones(3, 4, dtype=torch.bfloat16), torch.ones(4)),
+        )
+        for depth in ("auto", "boundary", "all")
+    },
     "cast in the graph, function": (lambda: attend, lambda: (torch.ones(2, 3, 4, dtype=f64), torch.ones(2, 5, 4))),
     "cast in the graph, forward": (Annotated, lambda: (torch.ones(3, 4, dtype=f64),)),
     "cast in the graph, guard": (
