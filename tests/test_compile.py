@@ -62,6 +62,15 @@ class Annotated(nn.Module):
         return self.fc(x)
 
 
+class OfItsSize(Net):
+    def forward(self, x: Float[Tensor, "b {self.fc.in_features}"], n: int) -> Float[Tensor, "{n}*2-1 _"]:
+        return self.fc(x)
+
+
+class Checked(OfItsSize):
+    forward = dtypeguard.enforce(OfItsSize.forward)
+
+
 f64 = torch.float64
 CALLS = {
     "enforced function": (lambda: attend, lambda: (torch.ones(2, 3, 4), torch.ones(2, 5, 4))),
@@ -69,6 +78,8 @@ CALLS = {
     "symbolic axis": (lambda: halves, lambda: (torch.ones(6),)),
     "list of tensors": (lambda: gather, lambda: ([torch.ones(2, 3), torch.ones(1, 3)], torch.tensor([0, 2]))),
     "enforced forward": (Annotated, lambda: (torch.ones(3, 4),)),
+    "axes with braces, enforced": (Checked, lambda: (torch.ones(3, 4), 2)),
+    "axes with braces, guarded": (lambda: dtypeguard.guard(OfItsSize()), lambda: (torch.ones(3, 4), 2)),
     "guarded model": (lambda: dtypeguard.guard(Net()), lambda: (torch.ones(3, 4),)),
     "guarded model, dict": (lambda: dtypeguard.guard(Net()), lambda: (torch.ones(3, 4), {"p": torch.ones(3, 4)})),
     "guarded annotated model": (lambda: dtypeguard.guard(Annotated()), lambda: (torch.ones(3, 4),)),
