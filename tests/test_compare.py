@@ -799,6 +799,13 @@ def test_modules_that_share_a_parameter_are_kept_together():
     assert applied[0].weight is applied[1].weight
 
 
+@pytest.mark.parametrize("largest", [1.0, 100.0])
+def test_an_embedding_that_bounds_its_norms_has_shares(largest):
+    model, ids = nn.Sequential(nn.Embedding(50, 64, max_norm=largest), nn.Linear(64, 32)), torch.arange(40)
+    model(ids)
+    assert compare(model, ids, dtype=BF16).explained == pytest.approx(1, abs=0.03)
+
+
 def test_with_the_first_module_kept_the_batch_is_taken_as_it_is():
     model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
     x = torch.randn(16, 8)

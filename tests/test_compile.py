@@ -47,6 +47,11 @@ class Net(nn.Module):
         return y if cond is None else y + cond["p"]
 
 
+class Scales(Net):
+    def forward(self, x, scale):
+        return self.fc(x) * scale.to(x.dtype)
+
+
 class Annotated(nn.Module):
     def __init__(self):
         super().__init__()
@@ -57,6 +62,15 @@ class Annotated(nn.Module):
         return self.fc(x)
 
 
+class OfItsSize(Net):
+    def forward(self, x: Float[Tensor, "b {self.fc.in_features}"], n: int) -> Float[Tensor, "{n}*2-1 _"]:
+        return self.fc(x)
+
+
+class Checked(OfItsSize):
+    forward = dtypeguard.enforce(OfItsSize.forward)
+
+
 f64 = torch.float64
 CALLS = {
     "enforced function": (lambda: attend, lambda: (torch.ones(2, 3, 4), torch.ones(2, 5, 4))),
@@ -64,6 +78,8 @@ CALLS = {
     "symbolic axis": (lambda: halves, lambda: (torch.ones(6),)),
     "list of tensors": (lambda: gather, lambda: ([torch.ones(2, 3), torch.ones(1, 3)], torch.tensor([0, 2]))),
     "enforced forward": (Annotated, lambda: (torch.ones(3, 4),)),
+    "axes with braces, enforced": (Checked, lambda: (torch.ones(3, 4), 2)),
+    "axes with braces, guarded": (lambda: dtypeguard.guard(OfItsSize()), lambda: (torch.ones(3, 4), 2)),
     "guarded model": (lambda: dtypeguard.guard(Net()), lambda: (torch.ones(3, 4),)),
     "guarded model, dict": (lambda: dtypeguard.guard(Net()), lambda: (torch.ones(3, 4), {"p": torch.ones(3, 4)})),
     "guarded annotated model": (lambda: dtypeguard.guard(Annotated()), lambda: (torch.ones(3, 4),)),
@@ -71,6 +87,13 @@ CALLS = {
         lambda: dtypeguard.guard(nn.Sequential(Net(), nn.ReLU(), Net()), depth="all"),
         lambda: (torch.ones(3, 4),),
     ),
+    **{
+        f"side input, depth={depth}": (
+            lambda depth=depth: dtypeguard.guard(Scales().bfloat16(), mode="strict", depth=depth),
+            lambda: (torch.ones(3, 4, dtype=torch.bfloat16), torch.ones(4)),
+        )
+        for depth in ("auto", "boundary", "all")
+    },
     "cast in the graph, function": (lambda: attend, lambda: (torch.ones(2, 3, 4, dtype=f64), torch.ones(2, 5, 4))),
     "cast in the graph, forward": (Annotated, lambda: (torch.ones(3, 4, dtype=f64),)),
     "cast in the graph, guard": (

@@ -436,3 +436,49 @@ def test_four_threads_serve_while_one_uses_every_tool(seconds):
     seed()
     assert [numbers() for _ in range(servers[0].calls)] == servers[0].numbers
     assert installed()[:3] == before[:3]
+
+
+def everything_of_torchs():
+    owners = (torch, F, nn.Module, torch.optim.Optimizer, Tensor, random, warnings)
+    return {(owner, name): value for owner in owners for name, value in vars(owner).items() if callable(value)}
+
+
+def interrupted(run, at):
+    """Run with Ctrl-C before a line of what replaces functions and puts them back; how many lines of that ran."""
+    passed, before = itertools.count(1), sys.gettrace()
+
+    def trace(frame, event, _):
+        if not frame.f_code.co_filename.endswith("_core/base/patches.py"):
+            return None
+        if event == "line" and next(passed) == at:
+            raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        run()
+    except KeyboardInterrupt:
+        assert at
+    finally:
+        sys.settrace(before)
+    return next(passed) - 1
+
+
+def a_small_audit():
+    with audit():
+        nn.Linear(4, 4)(X).sum().backward()
+
+
+def a_small_comparison():
+    compare(nn.Linear(4, 4), X, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("run", [a_small_audit, a_small_comparison])
+def test_an_interrupt_in_the_beginning_or_the_end_of_a_tool_leaves_nothing(run):
+    run()
+    before, lines = everything_of_torchs(), interrupted(run, None)
+    for at in range(1, lines, lines // 12):
+        assert interrupted(run, at) == at
+        gc.collect()
+        assert [key for key, value in everything_of_torchs().items() if before.get(key) is not value] == []
+        assert _python_dispatch._len_torch_dispatch_stack() == 0

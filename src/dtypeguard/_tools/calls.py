@@ -330,13 +330,12 @@ def _default_dtype() -> Iterator[None]:
         before.append(torch.get_default_dtype())
         following(dtype)
 
-    patches = Patches()
     try:
-        patches.instead(torch, "set_default_dtype", setting)
-        patches.enter_thread()
-        yield
+        with Patches().for_a_block() as patches:
+            patches.instead(torch, "set_default_dtype", setting)
+            patches.enter_thread()
+            yield
     finally:
-        patches.undo()
         if before:
             torch.set_default_dtype(before[0])
 

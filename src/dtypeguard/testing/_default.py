@@ -48,11 +48,8 @@ def _has_dtype(value: Any) -> bool:
 @contextlib.contextmanager
 def as_default(dtype: torch.dtype) -> Iterator[None]:
     """In here, and in this thread, tensors are made in another default dtype."""
-    patches, mode = Patches(), _Default(dtype)
-    try:
+    with Patches().for_a_block() as patches:
         patches.instead(torch, "get_default_dtype", lambda following: dtype)
         patches.enter_thread()
-        with mode:
+        with _Default(dtype):
             yield
-    finally:
-        patches.undo()

@@ -7,6 +7,8 @@ from typing import Self
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from . import private
+
 
 class Mode(TorchDispatchMode):
     """A dispatch mode of one thread, which Dynamo looks through."""
@@ -26,8 +28,10 @@ class Mode(TorchDispatchMode):
     @contextlib.contextmanager
     def on(self) -> Iterator[Self]:
         """The mode is on in here. Its own `with` sets flags of the process, by which Dynamo compiles nothing."""
-        _python_dispatch._push_mode(self)
+        depth = private.dispatch_modes()
         try:
+            _python_dispatch._push_mode(self)
             yield self
         finally:
-            _python_dispatch._pop_mode()
+            while private.dispatch_modes() > depth:  # Ctrl-C may come before it is on
+                _python_dispatch._pop_mode()

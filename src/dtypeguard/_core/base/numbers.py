@@ -90,23 +90,24 @@ class Numbers:
 
         It gives the patches, for others that are needed where the same is run.
         """
-        token, patches = _current.set(self), self._patches
-        try:
-            for name in _STATES:
-                for owner in (torch, torch.random):
-                    patches.instead(owner, name, getattr(self, f"_{name}"))
-            generators: dict[str, Any] = {"random": self._python, "numpy.random": self._numpy}
-            for module, own in generators.items():
-                if own is not None:
-                    for name in _methods_of_generator(module):
-                        patches.instead(sys.modules[module], name, _of(getattr(own, name)))
-            patches.eager()
-            patches.subclasses()
-            patches.enter_thread()
-            yield patches
-        finally:
-            patches.undo()
-            _current.reset(token)
+        before = _current.get()
+        with self._patches.for_a_block() as patches:
+            try:
+                _current.set(self)
+                for name in _STATES:
+                    for owner in (torch, torch.random):
+                        patches.instead(owner, name, getattr(self, f"_{name}"))
+                generators: dict[str, Any] = {"random": self._python, "numpy.random": self._numpy}
+                for module, own in generators.items():
+                    if own is not None:
+                        for name in _methods_of_generator(module):
+                            patches.instead(sys.modules[module], name, _of(getattr(own, name)))
+                patches.eager()
+                patches.subclasses()
+                patches.enter_thread()
+                yield patches
+            finally:
+                _current.set(before)
 
     # ------------------------------------------------------------ functions of torch
 

@@ -9,10 +9,10 @@ import functools
 import sys
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import ClassMethodDescriptorType, ModuleType
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -27,6 +27,22 @@ _FILE = "<dtypeguard hands on, as importlib _bootstrap>"
 Make = Callable[[Any], Any]  # of what is called next, what is called before it
 # What is not known of a thread that Python did not start (those of autograd, of process groups): each listener decides.
 _FOREIGN: list["Patches | None"] = [None]
+
+
+def to_the_end(*steps: Callable[[], object]) -> None:
+    """Run each step, and once more one that Ctrl-C came into; what was raised first is raised after the last."""
+    left, first = list(reversed(steps)), None
+    while left:
+        try:
+            while left:
+                left[-1]()
+                left.pop()
+        except BaseException as error:
+            first = first or error
+            if isinstance(error, Exception):
+                left.pop()
+    if first is not None:
+        raise first
 
 
 class Here(threading.local):
@@ -75,6 +91,7 @@ class _Place:
                     delattr(owner, name)
                 else:
                     setattr(owner, name, self.original)
+            if vars(owner).get(name) is (None if inherited else self.original):
                 self.homes.remove(home)
         if not self.homes:
             _builtins._get_builtin_table().pop(id(self.replacement), None)
@@ -121,8 +138,8 @@ def _place_of(owner: Any, name: str) -> _Place:
         bare = isinstance(original, classmethod | staticmethod)
         place = _Place(original, original.__func__ if bare else original)
         place.replacement, place.chain = _replacement(place), place.inner
-        _pass_for(owner, name, place)
         _places[id(place.replacement)] = _places[id(original)] = place
+        _pass_for(owner, name, place)
     place.homes.append((owner, name, inherited))
     setattr(owner, name, place.replacement)
     return place
@@ -143,32 +160,51 @@ class Patches:
         self._places: list[_Place] = []
         self._threads: list[list[Patches | None]] = []
         self._eager = False
+        self._warns = False
 
     def replace(self, owner: Any, name: str, make: Make) -> None:
         """Call `make(following)` in place of `owner.name`, where `following` is the original or another listener's."""
         with _lock:
-            if not self._places:
-                warned.begin()
+            if not self._warns:
+                self._warns = True
+                warned.begin(self)
             place = _place_of(owner, name)
             if (self, make) not in place.links:
-                place.links.append((self, make))
                 self._places.append(place)
+                place.links.append((self, make))
                 place.join()
 
     def undo(self) -> None:
         """Listen no more, in no thread; the last one who listens at a place puts back what was there."""
+        to_the_end(self._undo)
+
+    def _undo(self) -> None:
         with _lock:
-            while self._threads:
-                self._threads.pop().remove(self)
+            for listeners in self._threads:
+                while self in listeners:
+                    listeners.remove(self)
+            self._threads.clear()
             for place in reversed(self._places):
                 place.links = [link for link in place.links if link[0] is not self]
                 place.join()
-            if self._places:
-                warned.end()
+            if self._warns:
+                warned.end(self)
+                self._warns = False
             self._places.clear()
             self._eager = False
             for place in [place for place in reversed(_places.values()) if not place.links]:
                 place.put_back()
+
+    @contextlib.contextmanager
+    def for_a_block(self) -> Iterator[Self]:
+        """What is replaced in here is put back at the end, even if Ctrl-C comes between two lines of that."""
+        try:
+            try:
+                yield self
+            finally:
+                self.undo()
+        finally:
+            self.undo()
 
     # ------------------------------------------------------------ threads
 
@@ -176,14 +212,15 @@ class Patches:
         """Listen in this thread."""
         if not here.foreign:
             with _lock:
-                here.listeners.append(self)
                 self._threads.append(here.listeners)
+                here.listeners.append(self)
 
     def leave_thread(self) -> None:
         with _lock:
             if any(listeners is here.listeners for listeners in self._threads):
+                while self in here.listeners:
+                    here.listeners.remove(self)
                 self._threads = [listeners for listeners in self._threads if listeners is not here.listeners]
-                here.listeners.remove(self)
 
     @property
     def listens_here(self) -> bool:

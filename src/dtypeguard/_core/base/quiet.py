@@ -35,11 +35,12 @@ def quiet() -> Iterator[None]:
             yield
         return
     with _quiet_here():
-        _filter.begin()
+        who = object()
         try:
+            _filter.begin(who)
             yield
         finally:
-            _filter.end()
+            _filter.end(who)
 
 
 @contextlib.contextmanager

@@ -15,14 +15,14 @@ _filter = Filter("always", module=re.compile(__name__.partition(".")[0] + r"(\.|
 _show: Any = getattr(warnings, "_showwarnmsg", None)  # what C calls with a warning that no filter ignores
 
 
-def begin() -> None:
+def begin(who: object) -> None:
     if _show is not None:
-        _filter.begin()
+        _filter.begin(who)
         warnings._showwarnmsg = _show_at_program  # type: ignore[attr-defined]
 
 
-def end() -> None:
-    if _show is not None and _filter.end():
+def end(who: object) -> None:
+    if _show is not None and _filter.end(who):
         warnings._showwarnmsg = _show  # type: ignore[attr-defined]
 
 

@@ -163,9 +163,11 @@ def _check_dim(dim: Dim, size: int, index: int, axes: dict[str, int], call: Call
 def evaluate(dim: Dim, axes: dict[str, int], call: CallState) -> Any:
     """The value of an expression over axes; an f-string over the call's arguments first, where it has braces."""
     try:
-        if dim.function is not None and dim.names is not None:
-            return dim.function(*[axis_argument(name, axes) for name in dim.names])
-        return eval(_filled(dim.text, call.arguments()), dict(axes))
+        arguments = call.arguments()
+        values = [code(*[axis_argument(name, arguments) for name in names]) for names, code in dim.braces]
+        if dim.function is not None and dim.names is not None and all(map(_stands_alone, values)):
+            return dim.function(*[axis_argument(name, axes) for name in dim.names], *values)
+        return eval(_filled(dim.text, arguments), dict(axes))
     except AnnotationError:
         raise
     except Exception as error:
@@ -175,6 +177,11 @@ def evaluate(dim: Dim, axes: dict[str, int], call: CallState) -> Any:
             if any(param.name == error.name for param in call.contract.params):
                 advice = f"if the argument `{error.name}` is meant, write {{{error.name}}}"
         raise AnnotationError(f"axis `{dim.text}` cannot be computed: {reason}; {advice}") from error
+
+
+def _stands_alone(value: Any) -> bool:
+    """Whether it means in an expression what its digits mean there; `-3` in `{n}**2` does not."""
+    return type(value) in (int, bool, torch.SymInt) and surely(value >= 0)
 
 
 # How Python writes an integer: in each base, in a width, with a sign, as a float, as a truth value.

@@ -7,8 +7,9 @@ The grammar is jaxtyping's own; a test holds `parse_dims` against the
 import ast
 import builtins
 import enum
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..base.errors import AnnotationError
@@ -19,6 +20,9 @@ class DimKind(enum.Enum):
     FIXED = "fixed"
     SYMBOLIC = "symbolic"
     ANONYMOUS = "anonymous"
+
+
+_Code = tuple[tuple[str, ...], Callable[..., Any]]  # an expression's names, and the expression as a function of them
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -32,7 +36,8 @@ class Dim:
     variadic: bool = False
     tree: bool = False
     names: tuple[str, ...] | None = None  # of a symbolic axis: what `function` takes; None: evaluate `text` at the call
-    function: Callable[..., Any] | None = None
+    function: Callable[..., Any] | None = field(default=None, compare=False)  # of its names, then of its braces
+    braces: tuple[_Code, ...] = field(default=(), compare=False)
 
 
 _PREFIXES = {"#": "broadcast", "*": "variadic", "_": "anonymous", "?": "tree"}
@@ -90,28 +95,73 @@ def parse_dim(token: str) -> Dim:
         raise _token_error(token, "is less than nothing: no tensor has it")
     if fixed is not None:
         return Dim(DimKind.FIXED, rest, size=fixed, broadcast=broadcast)
-    names, function = _compile_axis(token, rest)
-    return Dim(DimKind.SYMBOLIC, rest, broadcast=broadcast, names=names, function=function)
+    code = _compile_axis(token, rest)
+    if code is None:
+        return Dim(DimKind.SYMBOLIC, rest, broadcast=broadcast)
+    (names, function), *braces = code
+    return Dim(DimKind.SYMBOLIC, rest, broadcast=broadcast, names=names, function=function, braces=tuple(braces))
 
 
 _SIMPLE = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Constant, ast.Call, ast.Name,
     ast.Load, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.Tuple,
 )  # fmt: skip
+_OF_ARGUMENTS = (*_SIMPLE, ast.Attribute, ast.Subscript, ast.Slice, ast.keyword)
 
 
-def _compile_axis(token: str, text: str) -> tuple[tuple[str, ...] | None, Callable[..., Any] | None]:
-    """An expression over axes as a function of their names; (None, None) if it needs the call's arguments."""
-    if any(c in text for c in "{}'\\"):  # an f-string over the arguments first: only the call can tell
-        return None, None
+def _compile_axis(token: str, text: str) -> list[_Code] | None:
+    """An expression over axes, and what stands in its braces; None if only the text of a call can tell."""
+    inner: list[ast.expr] = []
+    if any(c in text for c in "{}'\\"):
+        found = _without_braces(text)
+        if found is None:
+            return None
+        text, inner = found
     try:
         tree = ast.parse(text, mode="eval")
     except SyntaxError as error:
+        if inner:
+            return None
         raise _token_error(token, f"is no Python expression ({error.msg})") from error
     if not all(isinstance(node, _SIMPLE) for node in ast.walk(tree)):
-        return None, None
-    names = tuple(dict.fromkeys(n.id for n in ast.walk(tree) if isinstance(n, ast.Name)))
-    return names, eval(f"lambda {', '.join(names)}: {text}", {"__builtins__": {}})
+        return None
+    if not all(isinstance(node, _OF_ARGUMENTS) for part in inner for node in ast.walk(part)):
+        return None
+    values = [_value(n) for n in range(len(inner))]
+    return [_code(text, tree, values), *(_code(ast.unparse(part), part, []) for part in inner)]
+
+
+def _code(text: str, tree: ast.AST, values: list[str]) -> _Code:
+    found = dict.fromkeys(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+    names = tuple(name for name in found if name not in values)
+    return names, eval(f"lambda {', '.join([*names, *values])}: {text}", {"__builtins__": {}})
+
+
+def _value(n: int) -> str:
+    return f"_dg_{n}"
+
+
+def _without_braces(text: str) -> tuple[str, list[ast.expr]] | None:
+    """An axis with names for its braces, and what stands in them.
+
+    None where a number in place of the braces may mean something else than a name there: `1{n}`, `{n:+}`, `"{n}"`.
+    """
+    try:
+        string = ast.parse(f"f'{text}'", mode="eval").body  # as jaxtyping writes it
+    except SyntaxError:
+        return None
+    parts, inner = list[str](), list[ast.expr]()
+    for part in string.values if isinstance(string, ast.JoinedStr) else []:
+        if isinstance(part, ast.FormattedValue) and part.conversion == -1 and part.format_spec is None:
+            parts.append(_value(len(inner)))
+            inner.append(part.value)
+        elif isinstance(part, ast.Constant) and not set(str(part.value)) & set("'\"\\{}"):
+            parts.append(str(part.value))
+        else:
+            return None
+    filled = "".join(parts)
+    alone = re.findall(r"(?<![\w.])_dg_\d+(?![\w.])", filled)
+    return (filled, inner) if inner and len(alone) == len(inner) else None
 
 
 def parse_dims(dim_str: str) -> tuple[Dim, ...]:

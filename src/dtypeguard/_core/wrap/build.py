@@ -228,7 +228,7 @@ def source(fn: Any, contract: Contract, anchor: Slots | None) -> tuple[list[str]
         result = result and [f"            {line}" for line in writer.recall()] + result
     if "_dg_side" in writer.initial:
         apart = [*run]
-        run = ["if _dg_side is None:", *(f"    {line}" for line in apart)]
+        run = ["if _dg_side is None or _dg_side is True:", *(f"    {line}" for line in apart)]
         run += ["else:", "    with _dg_side:", *(f"        {line}" for line in apart)]
     if contract.guarded:
         run = ["try:", *(f"    {line}" for line in run), "except _dg_Errors as _dg_error:"]

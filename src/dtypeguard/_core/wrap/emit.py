@@ -286,7 +286,7 @@ class Writer:
 
     def expression(self, dim: Dim) -> str:
         """A symbolic axis with its names replaced by the variables that hold them."""
-        if dim.names is None:
+        if dim.names is None or dim.braces:
             raise Inexpressible
         tree = ast.parse(dim.text)
         for node in ast.walk(tree):

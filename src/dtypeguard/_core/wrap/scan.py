@@ -3,7 +3,6 @@
 They return True if everything is right; at False the reference checker looks again.
 """
 
-import contextlib
 import sys
 from typing import Any
 
@@ -20,8 +19,6 @@ from ..contract.anchor import is_count, quiet
 from ..contract.containers import SCALARS, are_scalars
 from ..contract.model import Contract
 from ..repair.plans import is_repaired
-
-_NOTHING = contextlib.nullcontext(True)
 
 
 def scan(value: Any, dtype: torch.dtype | None, device: torch.device | None, contract: Contract) -> bool:
@@ -120,8 +117,11 @@ def beside(
 
 
 def left_alone(contract: Contract, module: Any) -> Any:
-    """What to run the body in, where modules inside may refuse what the model lets pass; False to look again."""
+    """What to run the body in, where modules inside may refuse what the model lets pass; False to look again.
+
+    True where that is nothing: Dynamo enters no context manager of ours, not even one that does nothing.
+    """
     card = module.__dict__.get("_dtypeguard")
     if card is None or not card.follows:
-        return _NOTHING
+        return True
     return card.opened(module) if not torch.compiler.is_compiling() and contract.wrapper is not None else False

@@ -303,6 +303,10 @@ class Graph(Shadow):
             return kwargs["out"].copy_(result)
         if op.name == "_to_copy" and kwargs == {"dtype": args[0].dtype} and args[0].requires_grad:
             return args[0].view_as(args[0])  # nothing in a graph is written to, so it needs no copy
+        if op.name == "embedding_renorm_":  # which has no derivative; `renorm` has one
+            table, indices, largest, norm = args
+            rows = indices.unique()
+            return table.index_copy_(0, rows, table[rows].renorm(norm, 0, largest))
         return super()._call(op, args, kwargs)
 
 

@@ -49,7 +49,8 @@ class Counts:
         while len(self.counts) < self.rows:
             self.counts = torch.cat([self.counts, torch.zeros_like(self.counts)])
             self.largest = torch.cat([self.largest, torch.zeros_like(self.largest)])
-        for waiting in self._waiting.values():
+        waited, self._waiting = self._waiting, {}
+        for waiting in filter(None, waited.values()):
             rows, some, norms = zip(*waiting, strict=True)
             row = torch.tensor(rows, device=self.counts.device)
             values, largest = torch.cat(some), torch.stack(norms).float()
@@ -60,7 +61,6 @@ class Counts:
             places = exponents + row.repeat_interleave(sizes, output_size=len(values)) * self.counts.shape[1]
             self.counts.view(-1).scatter_add_(0, places, torch.ones_like(places))
             self.largest.scatter_reduce_(0, row, torch.where(largest.isfinite(), largest, 0.0), "amax")
-        self._waiting.clear()
 
 
 class Ranges:

@@ -20,6 +20,7 @@ from ..._core.base import private
 from ..._core.base.frames import chain_of
 from ..._core.base.modules import inside, tensors_of, walk
 from ..._core.base.patches import here as threads
+from ..._core.base.patches import to_the_end
 from ..integers import INTEGERS
 from .apart import apart
 from .events import KINDS, Handler, ModuleRow, Op, Operand, Refusal, Suspect, handlers, handlers_of
@@ -234,11 +235,11 @@ class Recorder:
     # ------------------------------------------------------------ life
 
     def start(self) -> None:
-        self.local.enter()
-        self.patches.enter_thread()
-        for device in ("cuda", "cpu"):
-            self.local.regions[device] = torch.is_autocast_enabled(device)
         try:
+            self.local.enter()
+            self.patches.enter_thread()
+            for device in ("cuda", "cpu"):
+                self.local.regions[device] = torch.is_autocast_enabled(device)
             self.patches.begin(self)
             if self.values is not None:
                 self.values.begin()
@@ -248,13 +249,13 @@ class Recorder:
             _python_dispatch._push_mode(self._mode)  # its `__enter__` keeps flags for the whole process
             self.running = True
         except BaseException:
-            self._put_back()
+            self.put_back()
             raise
 
     def stop(self, error: BaseException | None) -> None:
-        self.running = False
-        self.mode_off()
         try:
+            self.running = False
+            self.mode_off()
             if error is not None:
                 self.exception_leaves(error, final=True)
             if self.values is not None:
@@ -262,7 +263,7 @@ class Recorder:
             self.emit("end")
             self.findings.unite()
         finally:
-            self._put_back()
+            self.put_back()
 
     @property
     def resting(self) -> bool:
@@ -297,16 +298,24 @@ class Recorder:
         modes: Any = _python_dispatch
         popped: list[Any] = []
         stack = _stack()
-        while self._mode in stack and (not popped or popped[-1] is not self._mode):
-            popped.append(modes._pop_mode())
-        for mode in reversed(popped[:-1]):
-            modes._push_mode(mode)
+        try:
+            while self._mode in stack and (not popped or popped[-1] is not self._mode):
+                popped.append(modes._pop_mode())
+        finally:
+            for mode in reversed(popped):
+                if mode is not self._mode:
+                    modes._push_mode(mode)
         return popped
 
-    def _put_back(self) -> None:
-        self.patches.undo()
+    def put_back(self) -> None:
+        """Leave torch as it was; it can be called again."""
+        self.running = False
+        to_the_end(self.mode_off, self.patches.undo, self._let_go)
+
+    def _let_go(self) -> None:
         while self.handles:
-            self.handles.pop().remove()
+            self.handles[-1].remove()
+            self.handles.pop()
         self.optimizers, self.scalers = [], []
         self._states.clear()
         self._looks.clear()

@@ -100,7 +100,8 @@ class _Leave:
 
     def remove(self) -> None:
         with _lock:
-            _audits.remove(self._audit)
+            if self._audit in _audits:  # it may be taken off again, after Ctrl-C
+                _audits.remove(self._audit)
             if _audits:
                 return
             meetings = _meetings()
@@ -118,9 +119,9 @@ class _Leave:
 def join(audit: Recorder) -> None:
     if not dist.is_available():
         return
+    audit.handles.append(_Leave(audit))
     with _lock:
         _audits.append(audit)
-    audit.handles.append(_Leave(audit))
     _sign()
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
@@ -13,6 +12,7 @@ from torch.optim import Optimizer
 
 from ..._core.base import errors as _errors
 from ..._core.base.options import misspelt
+from ..._core.base.patches import to_the_end
 from ..._core.base.progress import task
 from ..._engine.values.engine import RANGE, Values
 from ..._engine.watch import exports, models, program
@@ -43,7 +43,7 @@ class Audit:
         self._report: AuditReport[Any] = AuditReport(recorder, _edits)
         self._used = False
         self._count: Steps | None = None  # that ends the program
-        self._task: AbstractContextManager[None] = contextlib.nullcontext()  # that tells how far it is
+        self._task = contextlib.ExitStack()  # that tells how far it is
 
     @property
     def report(self) -> AuditReport[Any]:
@@ -60,27 +60,36 @@ class Audit:
         self._used = True
         for model in self._models:
             self._recorder.register_paths(model)
-        self._recorder.start()
-        if self._count is not None:
-            self._count.begin()
-        if self._recorder.values is not None:  # which takes its time
-            self._task = task("audit", alone=False)
-        self._task.__enter__()
-        _errors.origins.append(self._recorder.origin_for_error)
+        try:
+            self._recorder.start()
+            if self._count is not None:
+                self._count.begin()
+            if self._recorder.values is not None:  # which takes its time
+                self._task.enter_context(task("audit", alone=False))
+            _errors.origins.append(self._recorder.origin_for_error)
+        except BaseException:
+            to_the_end(self._recorder.put_back, self._leave)
+            raise
         return self._report
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
-        _errors.origins.remove(self._recorder.origin_for_error)
         try:
             self._recorder.stop(error)
         finally:
-            self._report._close(error)
-            self._task.__exit__(None, None, None)
-            self._models.clear()
-            del self._recorder
+            try:
+                to_the_end(self._recorder.put_back, self._leave)
+            finally:
+                self._report._close(error)
+                self._models.clear()
+                del self._recorder
         return False
+
+    def _leave(self) -> None:
+        if self._recorder.origin_for_error in _errors.origins:
+            _errors.origins.remove(self._recorder.origin_for_error)
+        self._task.close()
 
 
 def _edits(report: AuditReport) -> list[Edit]:

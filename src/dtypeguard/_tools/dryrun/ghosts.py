@@ -71,11 +71,8 @@ def unread(ghosts: Ghosts) -> Iterator[None]:
             raise unknown("asks for values that are not computed")
         return following(tensor, *args, **kwargs)
 
-    patches = Patches()
-    try:
+    with Patches().for_a_block() as patches:
         for name in _READERS:
             patches.instead(Tensor, name, read)
         patches.enter_thread()
         yield
-    finally:
-        patches.undo()

@@ -127,13 +127,10 @@ def emulated(model: nn.Module) -> bool:
 @contextlib.contextmanager
 def apart() -> Iterator[None]:
     """Attention in here is two products and what is between them, not one kernel."""
-    patches = Patches()
-    try:
+    with Patches().for_a_block() as patches:
         patches.instead(F, "scaled_dot_product_attention", _by_products)
         patches.enter_thread()
         yield
-    finally:
-        patches.undo()
 
 
 def _by_products(following: Any, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
