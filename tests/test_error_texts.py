@@ -193,6 +193,8 @@ OPTIONS = {
     "enforce(mutates='y')": lambda: enforce(mutates="y")(annotated("int")),
     "enforce(mutates=('z', 'y'))": lambda: enforce(mutates=("z", "y"))(annotated("int")),
     "enforce(anchor='y')": lambda: enforce(anchor="y")(annotated("int")),
+    "enforce(anchor='x') of an int": lambda: enforce(anchor="x")(annotated("int")),
+    "enforce(mutates='x') of an int": lambda: enforce(mutates="x")(annotated("int")),
     "enforce(autocast='disable') of a generator": lambda: enforce(autocast="disable")(stream),
     "enforce a model": lambda: enforce(Net()),
     "enforce a number": lambda: enforce(3),
