@@ -16,7 +16,7 @@ from types import CodeType, FrameType, TracebackType
 import torch
 from torch.utils import _python_dispatch
 
-from ..._core.base.frames import caller, internal, known_files, launches, library, shown, source_lines
+from ..._core.base.frames import caller, internal, known_files, launches, shown, source_lines
 from ..._core.base.frames import user as outside
 
 _SHORT = 60
@@ -240,8 +240,8 @@ _NOWHERE = Site(compile("", "<unknown>", "exec"), 0, 0)
 
 
 def _is_between(code: CodeType) -> bool:
-    """Modes of the program, and Python's own library: not the line that somebody wrote."""
-    return code.co_name in _MODES or library(code.co_filename)
+    """Modes of the program: not the line that somebody wrote."""
+    return code.co_name in _MODES
 
 
 def user_wrote(frame: FrameType) -> bool:
