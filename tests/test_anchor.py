@@ -12,7 +12,7 @@ from support import BF16, F8, F16, F32, F64
 from torch import Tensor, nn
 
 import dtypeguard
-from dtypeguard import CastWarning, DeviceError, DtypeError, enforce, guard, is_guarded, unguard
+from dtypeguard import CastWarning, DeviceError, DtypeError, HintError, enforce, guard, is_guarded, unguard
 from dtypeguard._core.check.reference import same_device
 from dtypeguard._core.contract.anchor import facts
 
@@ -495,6 +495,53 @@ def test_the_others_follow_what_the_named_argument_is_repaired_to():
         pred, target = loss(ones(BF16, 2), ones(F32, 2))
     assert pred.dtype is target.dtype is F32
     assert len(told) == 1
+
+
+def test_a_module_that_is_named_stands_for_its_parameters():
+    @enforce(mode="strict", anchor="model")
+    def step(model, x: Float[Tensor, "..."]):
+        return x
+
+    step(nn.Linear(2, 2).to(BF16), ones(BF16, 2))
+    step(None, ones(BF16, 2))
+    with pytest.raises(DtypeError, match=r"`x` is float32, the module's parameters are bfloat16") as caught:
+        step(nn.Linear(2, 2).to(BF16), ones(F32, 2))
+    assert "like model.weight" in str(caught.value)
+
+
+class Plain:
+    @enforce(mode="strict", anchor="self")
+    def step(self, x: Float[Tensor, "..."]):
+        return x
+
+
+@pytest.mark.parametrize("model", [3, "x", [ones()], Plain()])
+def test_what_turns_out_to_be_no_anchor_is_an_error(model):
+    @enforce(mode="strict", anchor="model")
+    def step(model, x: Float[Tensor, "..."]):
+        return x
+
+    with pytest.raises(HintError, match=r"`model` is .*, `anchor` wants a tensor or an nn.Module"):
+        step(model, ones())
+    with pytest.raises(HintError, match=r"`self` is a Plain, `anchor` wants a tensor or an nn.Module"):
+        Plain().step(ones())
+
+
+@pytest.mark.parametrize("hint", [int, str, int | None, list[Tensor], dict[str, Tensor], tuple[Tensor, Tensor]])
+def test_what_its_annotation_keeps_from_being_an_anchor_is_refused(hint):
+    def step(x: Float[Tensor, "..."], free, given):
+        return x
+
+    step.__annotations__["given"] = hint
+    with pytest.raises(ValueError, match=r"cannot follow anchor='given': .*; use 'x' or 'free'"):
+        enforce(anchor="given")(step)
+
+
+def test_the_named_argument_does_not_follow_itself():
+    with pytest.raises(DtypeError, match="`pred` is int64, the annotation wants Float, such as float32") as caught:
+        follow(ones(F32, 2), ones(torch.int64, 2))
+    assert "like" not in str(caught.value)
+    assert "model" not in str(caught.value)
 
 
 def test_a_method_may_follow_an_argument_instead_of_its_module():

@@ -186,6 +186,18 @@ def test_a_chain_is_cut_where_it_is_long():
     assert "x = x + 9" in lines[-1] or "x + 9" in lines[-1]
 
 
+def test_one_line_alone_is_not_left_out():
+    with audit() as report:
+        x = torch.ones(3)
+        x = x + 1
+        x = x.double()
+        x = x + 3
+        x = x + 4
+        x = x + 5
+        x = x + 6
+    assert len(report.origin(x)) == 7
+
+
 def test_a_statement_over_several_lines_is_one_line():
     with audit() as report:
         x = torch.zeros(

@@ -558,3 +558,23 @@ def test_a_function_that_is_called_without_its_arguments_is_told_how_an_audit_is
     with pytest.raises(TypeError, match="missing 1 required positional argument") as caught:
         audit(lambda x: x)
     assert "audit(function, x) calls the function" in caught.value.__notes__[0]
+
+
+def gives_a_copy_away(x):
+    x.half()
+    return x
+
+
+class One(nn.Module):
+    def forward(self, x):
+        return gives_a_copy_away(x)
+
+
+class Two(One):
+    pass
+
+
+def test_modules_that_have_no_name_in_common_are_a_number():
+    with audit() as report:
+        Two()(One()(torch.ones(2)))
+    assert "in gives_a_copy_away, 2 times, in 2 modules" in str(report)

@@ -820,6 +820,18 @@ class Attends(nn.Module):
         return getattr(self, self.name)(x, x, x, need_weights=False)[0]
 
 
+def test_calls_of_one_module_that_stand_for_several_are_told_apart():
+    def acts(first: nn.Module, second: nn.Module) -> nn.Sequential:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(4, 4), first, nn.Linear(4, 4), second)
+
+    one = nn.GELU("tanh")
+    found = dtypeguard.diff(acts(nn.GELU(), nn.GELU()), acts(one, one), torch.randn(2, 4))
+    assert {row.place for row in found.rows if row.name == "1"} == {"1 (call 1)", "1 (call 2)"}
+    assert {row.a: row.call for row in found.rows if row.name == "1"} == {("1",): 1, ("3",): 2}
+    assert "1 (call 2)" in str(found)
+
+
 def test_a_module_that_calls_none_is_matched_by_its_weights():
     attention, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(2, 3, 8)
     found = dtypeguard.diff(Attends("attn", attention), Attends("mixer", copy.deepcopy(attention)), x)

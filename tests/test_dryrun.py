@@ -102,6 +102,23 @@ def test_each_reason_has_its_help_where_none_helps_all():
     assert "      help: cast the operand whose dtype differs: `.to(torch.bfloat16)`\n" in text
 
 
+def test_the_help_gives_what_is_made_inside_the_dtype_of_what_it_is_sized_by():
+    class Pads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("scale", torch.ones(3))
+            self.head = nn.Linear(3, 3)
+
+        def forward(self, h):
+            h = torch.cat([h, torch.zeros(h.shape[0], 3)], 1)[:, :3] * self.scale
+            same = h.T @ h
+            return self.head(h @ same)
+
+    finding = dryrun(Pads(), torch.ones(2, 3), dtype=BF16, region=None, device="cpu")[BF16, BF16, None].finding
+    assert "write `dtype=h.dtype` in `torch.zeros(h.shape[0], 3)` at " in finding.fix
+    assert not any("h.T @ h" in line for line in finding.origin), "it is the line of one operand"
+
+
 def test_a_refusal_of_what_is_not_computed_reads_the_same():
     options = {"device": "cpu", "dtype": [F16], "region": [None]}
     small, large = (dryrun(Net(w), torch.randn(2, w), **options).cells[0].error for w in (16, LARGE))

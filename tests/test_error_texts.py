@@ -7,6 +7,7 @@ values are in `test_messages`.
 import dataclasses
 import re
 import warnings
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple, TypedDict
@@ -193,6 +194,8 @@ OPTIONS = {
     "enforce(mutates='y')": lambda: enforce(mutates="y")(annotated("int")),
     "enforce(mutates=('z', 'y'))": lambda: enforce(mutates=("z", "y"))(annotated("int")),
     "enforce(anchor='y')": lambda: enforce(anchor="y")(annotated("int")),
+    "enforce(anchor='x') of an int": lambda: enforce(anchor="x")(annotated("int")),
+    "enforce(mutates='x') of an int": lambda: enforce(mutates="x")(annotated("int")),
     "enforce(autocast='disable') of a generator": lambda: enforce(autocast="disable")(stream),
     "enforce a model": lambda: enforce(Net()),
     "enforce a number": lambda: enforce(3),
@@ -213,6 +216,11 @@ OPTIONS = {
     "guard(skip_modules=3)": lambda: guard(Net(), skip_modules=3),
     "guard(skip_modules='head')": lambda: guard(Net(), skip_modules="head"),
     "guard(move_args=b'x')": lambda: guard(Net(), move_args=b"x"),
+    "guard(skip_modules='bloks.*')": lambda: guard(
+        nn.Sequential(OrderedDict(blocks=nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))), skip_modules="bloks.*"
+    ),
+    "guard(dtype='float8')": lambda: guard(Net(), dtype="float8"),
+    "a misspelt annotation": lambda: enforce(annotated("Flaot32[Tensor, 'n']"))(1),
     "guard(dtype=torch.int64)": lambda: guard(Net(), dtype=torch.int64),
     "guard(output_dtype='int8')": lambda: guard(Net(), output_dtype="int8"),
     "guard(skip_args=('y',))": lambda: guard(Net(), skip_args=("y",)),

@@ -1,5 +1,6 @@
 """Whose line it is: the user's own, past what is installed; and filters of warnings that name a module."""
 
+import dataclasses
 import json
 import warnings
 
@@ -43,6 +44,21 @@ def test_a_finding_of_an_audit_stands_at_the_users_line(framework):
     (finding,) = report.findings
     assert finding.rule == "DG601"
     assert finding.site.startswith("tests/test_frames.py:")
+
+
+@enforce
+@dataclasses.dataclass
+class Batch:
+    x: Float32[Tensor, "n"]
+
+
+def test_what_pythons_own_library_constructs_stands_at_the_users_line():
+    with dtypeguard.mode("lenient"), pytest.warns(dtypeguard.CastWarning) as said:
+        dataclasses.replace(Batch(torch.ones(2)), x=torch.ones(2).double())
+    assert said[0].filename == __file__
+    assert dtypeguard.casts()[-1].site.startswith("tests/test_frames.py:")
+    with dtypeguard.mode("strict"), pytest.raises(dtypeguard.DtypeError, match=r"called at +tests/test_frames.py:"):
+        dataclasses.replace(Batch(torch.ones(2)), x=torch.ones(2).double())
 
 
 def test_a_finding_of_a_watch_stands_at_the_users_line(framework):

@@ -170,6 +170,24 @@ def test_what_was_computed_from_a_side_input_is_named_where_it_is_refused():
     assert "beside     t = f32[2] on cpu" in str(caught.value)
 
 
+INSTALLED = """
+class Late(Denoiser):
+    def forward(self, x, t):
+        return self.stem(x + 2 * t)
+"""
+
+
+def test_the_argument_is_named_where_an_installed_package_computes_from_it(tmp_path):
+    scope = {"Denoiser": Denoiser, "__name__": "late"}
+    exec(compile(INSTALLED, str(tmp_path / "site-packages" / "late.py"), "exec"), scope)
+    with pytest.raises(DtypeError) as caught:
+        made(model=scope["Late"], mode="strict")(rand(2, 4, dtype=BF16), rand(2, 4))
+    assert (caught.value.function, caught.value.argument) == ("Late.forward", "t")
+    assert "rand(2, 4).to(torch.bfloat16)" in caught.value.fix
+    with pytest.raises(DtypeError, match=r"^Linear\.forward: argument `input` is float32"):  # may have another reason
+        made(model=scope["Late"], mode="strict")(rand(2, 4, dtype=BF16), rand(2, 1))
+
+
 def test_torch_s_own_refusal_of_a_side_input_names_it():
     class Product(Denoiser):
         def forward(self, x, text):

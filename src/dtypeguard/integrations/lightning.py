@@ -63,7 +63,7 @@ class DtypeGuardCallback(Callback):
     ) -> None:
         super().__init__()
         self._run = Run(watch, options, audit)
-        self._metrics, self._logged = isinstance(watch, dict) and "metrics" in watch, 0
+        self._metrics, self._stepped = isinstance(watch, dict) and "metrics" in watch, 0
 
     def report(self) -> Casts:
         """The repairs of the run, or of the last one."""
@@ -104,9 +104,12 @@ class DtypeGuardCallback(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        step, every = trainer.global_step, getattr(trainer, "log_every_n_steps", 0)  # 0: no logs
-        if self._metrics and every and step != self._logged and not step % every:
-            self._logged, found = step, self._run.metrics()
+        every = getattr(trainer, "log_every_n_steps", 0)  # 0: no logs
+        stepped, self._stepped = trainer.global_step != self._stepped, trainer.global_step
+        # Lightning's own metrics are at the number of batches that stepped before: at 1, 3, 5 for every second one.
+        step: int = getattr(trainer.fit_loop.epoch_loop, "_batches_that_stepped", trainer.global_step - 1)
+        if self._metrics and every and stepped and not (step + 1) % every:
+            found = self._run.metrics()
             for logger in trainer.loggers:
                 logger.log_metrics(found, step=step)
 

@@ -152,8 +152,13 @@ def dtype_of(value: torch.dtype | str, option: str, nothing: str = "") -> torch.
     if not isinstance(found, torch.dtype):
         known = {**{one: repr(one) for one in BY_NAME}, **{one: repr(name_of(_SHORT[one])) for one in _SHORT}}
         known |= {"none": nothing} if nothing else {}
-        near = difflib.get_close_matches(name, known, 1)
-        meant = f"did you mean {known[near[0]]}?" if near else "write torch.bfloat16, 'bfloat16' or 'bf16'"
+        family = [one for one in known if one.startswith(f"{name.replace('fp8', 'float8')}_")]
+        near = family or difflib.get_close_matches(name, known, 1)
+        meant = (
+            f"did you mean {', '.join(known[one] for one in near)}?"
+            if near
+            else "write torch.bfloat16, 'bfloat16' or 'bf16'"
+        )
         raise ValueError(f"{option}={value!r} is no dtype: {meant}")
     return found
 

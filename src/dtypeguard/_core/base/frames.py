@@ -23,7 +23,7 @@ from .errors import DtypeGuardError, DtypeGuardWarning
 from .log import log_too
 from .quiet import hears
 
-known_files: dict[str, bool] = {}  # whether they are dtypeguard's, torch's or jaxtyping's
+known_files: dict[str, bool] = {}  # whether no line of theirs is the user's
 # dtypeguard's own files, and the code that it generates.
 _OWN: tuple[str, ...] = (str(Path(__file__).absolute().parents[2]) + os.sep, "<dtypeguard ")
 TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
@@ -34,8 +34,6 @@ _INTERNAL: tuple[str, ...] = (
     *_OWN,
     TORCH,
     os.path.dirname(os.path.abspath(jaxtyping.__file__)) + os.sep,  # whose decorator stands between
-    _LIBRARY + "contextlib.py",
-    os.path.join(_LIBRARY + "asyncio", ""),  # whose loop runs a task, not its author's line
     _TEXT,
     os.path.join(os.path.dirname(os.path.abspath(sys.executable)), "dtypeguard"),  # the console script
 )
@@ -45,21 +43,27 @@ _IPYTHON = re.compile(r"^<ipython-input-\d+-")  # a terminal's cells are numbere
 
 
 def caller(frame: FrameType | None = None) -> FrameType | None:
-    """The innermost frame that is neither dtypeguard's nor torch's nor jaxtyping's."""
+    """The innermost frame that is neither dtypeguard's nor torch's, jaxtyping's or Python's own library's."""
     found = _program(frame or sys._getframe(1))
     return _program(_awaiting()) if found is None else found
 
 
 def _program(frame: FrameType | None) -> FrameType | None:
-    text = None
+    first = frame
     while frame is not None:
         file = frame.f_code.co_filename
         known = known_files.get(file)
         if not (internal(file) if known is None else known):
             return frame
-        text = text or (frame if file == _TEXT else None)
         frame = frame.f_back
-    return text  # the program is `python -c`
+    # The program is `python -c`; or a thread that Python's library began has nobody's own line.
+    return _nearest(first, _TEXT.__eq__) or _nearest(first, library)
+
+
+def _nearest(frame: FrameType | None, wanted: Callable[[str], bool]) -> FrameType | None:
+    while frame is not None and not wanted(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
 
 
 def below(depth: int) -> FrameType | None:
@@ -81,8 +85,8 @@ def _awaiting() -> FrameType | None:
 
 
 def internal(file: str) -> bool:
-    """Whether a file is dtypeguard's, torch's or jaxtyping's."""
-    known = file.startswith(_INTERNAL) or (installed(file) or "").startswith(_HOOKS) or launches(file)
+    """Whether a file is dtypeguard's, torch's, jaxtyping's, or of Python's own library."""
+    known = file.startswith(_INTERNAL) or library(file) or (installed(file) or "").startswith(_HOOKS) or launches(file)
     known_files[file] = known
     return known
 
@@ -146,7 +150,7 @@ def runs_user_code(error: BaseException) -> bool:
         file = trace.tb_frame.f_code.co_filename
         files = [] if is_own(file) else [*files, file]  # what called us raised nothing
         trace = trace.tb_next
-    return not all(internal(file) or library(file) for file in files)
+    return not all(map(internal, files))
 
 
 def shortly(error: BaseException) -> str:

@@ -19,11 +19,11 @@ from ..base.errors import (
     make_error,
     plain,
 )
-from ..base.frames import caller, place, place_of, return_of
+from ..base.frames import caller, installed, place, place_of, return_of
 from ..contract.model import Path, argument_of
 from .expressions import Arguments
 from .names import caster_of, keeps_digits
-from .sides import door_at, listed, need, refusal
+from .sides import door_at, listed, need, only_side, refusal
 from .state import CallState
 from .verify import changed, compact, loses, narrowing, narrows
 
@@ -141,6 +141,10 @@ def error_for(
     axes: dict[str, Any] = {**call.axes, **{f"*{name}": list(shape) for name, (_, shape) in call.variadics.items()}}
     more: dict[str, str] = {}
     frame = None
+    inside = caller()
+    if found is not None and not found.paths and inside is not None and installed(inside.f_code.co_filename):
+        # Of a line of an installed package nobody can change the cast.
+        found = found._replace(paths=only_side(found, [violation.value for violation in violations]))
     # The caller knows the argument, not the module inside that refuses it.
     if found is not None and found.paths and kind is DtypeError:
         more["needed by"] = f"{module_path(call)} ({type(call.values[0]).__name__}) at {place(caller())}"

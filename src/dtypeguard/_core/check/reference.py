@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..base import private
 from ..base.codes import AXIS
@@ -29,7 +29,7 @@ from ..base.options import indefinite
 from ..contract.anchor import Anchor, anchor_of, is_count
 from ..contract.beartyped import bearable, is_own
 from ..contract.containers import SCALARS, are_scalars, children, leaves, members
-from ..contract.model import Contract, Path, PathStep, argument_of, checked_values, written
+from ..contract.model import Contract, Param, Path, PathStep, argument_of, checked_values, written
 from ..contract.spec import (
     CollectionSpec,
     FieldsSpec,
@@ -75,7 +75,7 @@ def collect(contract: Contract, values: tuple[Any, ...]) -> CallState:
     with private.no_function():  # the user's subclasses are not asked through their own code
         call = CallState(contract, values, find_anchor(contract, values))
         for param, path, value in checked_values(contract, values):
-            _check_argument(param.spec, value, path, call)
+            _check_given(param, value, path, call)
     return call
 
 
@@ -103,16 +103,16 @@ def find_anchor(contract: Contract, values: tuple[Any, ...]) -> Anchor | None:
     if contract.anchor is None:
         return None
     if contract.anchor != "self":
-        for param, value in zip(contract.params, values, strict=True):
-            if param.name == contract.anchor and isinstance(value, Tensor):
-                dtype = value.dtype
-                if param.spec is not None:  # what lenient mode will make of it
-                    alone = CallState(contract, values)
-                    _check_argument(param.spec, value, (param.name,), alone)
-                    dtype = next((e.dtype for e in alone.edits.values() if e.dtype is not None), dtype)
-                reason = f"`{param.name}` is" if dtype is value.dtype else f"`{param.name}` becomes"
-                return Anchor(dtype, value.device, f"argument {param.name}", value, reason=reason)
-        return None
+        given = zip(contract.params, values, strict=True)
+        param, value = next(pair for pair in given if pair[0].name == contract.anchor)
+        if not isinstance(value, Tensor):
+            found = anchor_of(value)
+            return found and dataclasses.replace(found, name=f"{param.name}.{found.name}")
+        alone = CallState(contract, values)
+        _check_argument(param.spec, value, (param.name,), alone)  # what lenient mode will make of it
+        dtype = next((e.dtype for e in alone.edits.values() if e.dtype is not None), value.dtype)
+        reason = f"`{param.name}` is" if dtype is value.dtype else f"`{param.name}` becomes"
+        return Anchor(dtype, value.device, f"argument {param.name}", value, reason=reason)
     anchor = anchor_of(values[0]) if values else None
     if contract.border and anchor is not None:  # a norm that takes narrower input would give a narrower result
         anchor.accepts = frozenset()
@@ -142,8 +142,20 @@ def check_one(
             _check_argument(contract.returns, result, ("result",), call)
         for param, path, value in checked_values(contract, values) if index is not None else ():
             if param is contract.params[index or 0]:
-                _check_argument(param.spec, value, path, call)
+                _check_given(param, value, path, call)
     return None if call.violations or call.sides or call.faults else call
+
+
+def _check_given(param: Param, value: Any, path: Path, call: CallState) -> None:
+    if not call.contract.named or param.name != call.contract.anchor:
+        _check_argument(param.spec, value, path, call)
+        return
+    before, anchor, call.anchor = len(call.violations), call.anchor, None  # it does not follow itself
+    _check_argument(param.spec, value, path, call)
+    call.anchor = anchor
+    fits = value is None or isinstance(value, Tensor | nn.Module | torch.fx.Proxy)
+    if not fits and len(call.violations) == before:
+        report_kind(call, path, value, "a tensor or an nn.Module", asks="`anchor`")
 
 
 def _check_argument(spec: Spec | None, value: Any, path: Path, call: CallState) -> None:

@@ -69,8 +69,9 @@ _LITERAL = re.compile(r"Literal\[([^\[\]]*)\]( \| None)?")
 
 
 def report_kind(
-    call: CallState, path: Path, value: Any, hint: str, count: bool = False, *missing: str, others: Any = ()
-) -> None:
+    call: CallState, path: Path, value: Any, hint: str, count: bool = False, *missing: str, others: Any = (),
+    asks: str = "the annotation",
+) -> None:  # fmt: skip
     """Record that a value is of another type than its hint; with `count` the text has the length of a tuple.
 
     Of a TypedDict `missing` are the keys that it lacks, and `others` those that it has and that mean nothing.
@@ -90,7 +91,7 @@ def report_kind(
     if (listed := _LITERAL.fullmatch(hint)) and isinstance(value, str | int):
         actual, wanted = f"is {value!r}", f"one of {listed[1]}{', None' * bool(listed[2])}"
     report(
-        call, path, HintError, value, actual, hint, f"the annotation wants {wanted}", hint,
+        call, path, HintError, value, actual, hint, f"{asks} wants {wanted}", hint,
         fix=(fix or f"{give(call)} {wanted}",),
     )  # fmt: skip
 
@@ -137,7 +138,7 @@ def report_dtype(
     reason = f"{anchor.reason if anchor is not None else f'the annotation wants{such}'} {plain(expected)}"
     quantized = isinstance(value, Tensor) and value.is_quantized
     lenient = 'mode="lenient", ' if call.mode is Mode.STRICT else ""
-    scaled = "" if call.leaving else ", scaled as the model expects"
+    scaled = ", scaled as the model expects" if call.contract.anchor == "self" and not call.leaving else ""
     x = "{x}" + ".dequantize()" * quantized
     fix = _advice(x, source, target, isinstance(value, Tensor), allowed, lenient, scaled)
     if anchor is not None and target is torch.float64 and isinstance(source, torch.dtype) and source.is_floating_point:

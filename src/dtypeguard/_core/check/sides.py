@@ -70,6 +70,17 @@ def need(call: CallState, values: list[Any]) -> Need | None:
     return nearest
 
 
+def only_side(found: Need, values: list[Any]) -> list[Path]:
+    """The side input that refused values were surely computed from: it is the only one, and as large as they are."""
+    call, anchor = found.call, found.call.anchor
+    odd = [(path, side) for path, side in call.sides if anchor is not None and side.dtype is not anchor.dtype]
+    if len(odd) != 1:
+        return []
+    path, side = odd[0]
+    like = [isinstance(one, Tensor) and (one.dtype, one.shape) == (side.dtype, side.shape) for one in values]
+    return [path] if all(like) else []
+
+
 def _is_same(side: Tensor, value: Any) -> bool:
     if side is value or not isinstance(value, Tensor) or side.dtype is not value.dtype:
         return side is value

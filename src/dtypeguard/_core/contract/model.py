@@ -45,6 +45,7 @@ class Contract:
     mode: Mode | None = None
     casting: Casting | None = None
     anchor: str | None = None  # "self": follow the first argument if it is a module; else an argument's name
+    named: bool = False  # by the user: then a value that is no tensor and no module is an error
     autocast: Autocast = Autocast.IGNORE
     uncast: bool = False  # autocast does not cast for this module on the CPU
     modules_only: bool = False  # "follow" holds only if the first argument is an nn.Module

@@ -26,6 +26,7 @@ from ..repair.settle import enter
 from ..wrap.annotations import located, read_annotation, resolved, stream_hints, unknown_name
 from ..wrap.build import build, function_name, kind_of, named_after, sign, signed
 from ..wrap.script import scriptable
+from .roles import check_roles
 
 T = TypeVar("T")
 _P = inspect.Parameter
@@ -82,8 +83,8 @@ def enforce(
         fn_or_class: what to decorate; leave it out to pass options.
         mode: 'strict', 'lenient', 'warn' or 'off'; default: the mode that is set when a call is checked.
         casting: which casts lenient mode may make: 'safe', 'precision' (default), 'promote' or 'unsafe'.
-        anchor: the name of the argument whose dtype and device the others must have. Methods of an nn.Module compare
-            with its parameters instead.
+        anchor: the name of the argument whose dtype and device the others must have: a tensor, or an nn.Module, which
+            stands for its parameters. Methods of an nn.Module compare with its own without it.
         autocast: 'follow' (default for methods of an nn.Module), 'ignore' (default for all else) or 'disable'.
         mutates: the name of an argument that the function writes to, or several names. These arguments are checked, but
             never cast.
@@ -100,7 +101,8 @@ def enforce(
             lenient mode, for what no cast can repair.
         CastError: at a call, in lenient mode, if the casting rule forbids the repair, or values would be lost.
         AnnotationError: for a malformed annotation, at decoration.
-        TypeError, ValueError: for a target that cannot be decorated, and for unknown options, at decoration.
+        TypeError, ValueError: for a target that cannot be decorated, for unknown options, and for an `anchor` that is
+            annotated as no tensor and no module, at decoration.
 
     >>> import torch
     >>> from dtypeguard import enforce
@@ -280,7 +282,7 @@ def _decorate_function(fn: Any, options: ContractOptions, local: dict[str, Any])
     contract.scoped = contract.checker or asks(fn, local)
     if _read_annotations(contract, fn, options, local):  # a forward reference: its name will exist at the first call
         params = tuple(dataclasses.replace(param, spec=None) for param in contract.params)
-        bare = dataclasses.replace(contract, anchor=None, params=params, returns=None, yields=None)
+        bare = dataclasses.replace(contract, anchor=None, named=False, params=params, returns=None, yields=None)
         made = build(fn, bare)
         names, cell = made.__code__.co_freevars, CellType()
         if "_dg_fn" in names:
@@ -317,20 +319,17 @@ def _signature(fn: Any) -> inspect.Signature:
 def _contract(fn: Any, signature: inspect.Signature, options: ContractOptions) -> Contract:
     params = tuple(Param(p.name, p.kind, None, p.default) for p in signature.parameters.values())
     names = [param.name for param in params]
-    name = function_name(fn)
-    asked = {*options["mutates"], *filter(None, [options["anchor"]])}
-    for stranger in sorted(asked - set(names)):
-        raise ValueError(f"{name} has no parameter {stranger!r}: its parameters are {', '.join(names)}")
     method = bool(names) and params[0].kind in (_P.POSITIONAL_ONLY, _P.POSITIONAL_OR_KEYWORD)
-    method = method and ("." in name or names[0] == "self") and fn.__name__ != "__init__"
+    method = method and ("." in function_name(fn) or names[0] == "self") and fn.__name__ != "__init__"
     anchor = options["anchor"] or ("self" if method else None)
     autocast = options["autocast"] or (Autocast.FOLLOW if anchor == "self" else Autocast.IGNORE)
     chosen = {key: options[key] for key in ("mode", "casting", "file", "verify", "hooked")}
     mutates = options["mutates"] | {"out"}
     modules_only = options["autocast"] is None  # the default of a method that turns out to be no module's is "ignore"
     return Contract(
-        name, params, anchor=anchor, autocast=autocast, modules_only=modules_only, mutates=mutates, **chosen
-    )
+        function_name(fn), params, anchor=anchor, named=bool(options["anchor"]), autocast=autocast,
+        modules_only=modules_only, mutates=mutates, **chosen,
+    )  # fmt: skip
 
 
 def _read_annotations(
@@ -364,6 +363,7 @@ def _read_annotations(
                 contract.yields = spec_of(item, local)
         except NameError as error:
             unknown["return"] = error
+    check_roles(contract, options["mutates"], unknown)
     return unknown
 
 

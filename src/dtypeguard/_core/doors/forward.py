@@ -6,6 +6,7 @@ import difflib
 import fnmatch
 import functools
 import inspect
+import re
 import types
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from ..repair.settle import enter, leave
 from ..wrap.annotations import resolved
 from ..wrap.build import build, function_name, signed
 
+_NUMBER = re.compile(r"\b\d+\b")
 _SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -269,6 +271,8 @@ def check_patterns(root: nn.Module, patterns: Iterable[Any]) -> None:
         if isinstance(pattern, type):
             what = f"of the class {pattern.__name__}"
             known = sorted({type(module).__name__ for path, module in modules.items() if path})
+        elif "*" in pattern:
+            known = list(dict.fromkeys(_NUMBER.sub("*", path) for path in known))
         what += "" if isinstance(pattern, type) else near(pattern, known)
         raise ValueError(
             f"skip_modules: {type(root).__name__} has no submodule {what}, only {_closest_names(str(pattern), known)}"

@@ -1,15 +1,21 @@
 """The annotations of a function become specs; their faults name the function and the argument."""
 
+import difflib
 from types import TracebackType
 from typing import Any, get_args
 
+import jaxtyping
 import torch
+from jaxtyping import AbstractDtype
 
 from ..base.codes import UNKNOWN
 from ..base.errors import AnnotationError
 from ..check.scope import closure_of
 from ..contract.hints import resolve_hint
 from ..contract.spec import Spec, no_annotation, spec_of
+
+_KINDS = [getattr(jaxtyping, name, None) for name in dir(jaxtyping)]
+_ARRAYS = ["Tensor", *(one.__name__ for one in _KINDS if isinstance(one, type) and issubclass(one, AbstractDtype))]
 
 
 def read_annotation(function: str, argument: str, annotation: Any, fn: Any, local: dict[str, Any]) -> Spec | None:
@@ -20,6 +26,9 @@ def read_annotation(function: str, argument: str, annotation: Any, fn: Any, loca
 def unknown_name(whose: str, error: NameError, advice: str = "") -> AnnotationError:
     """The error where an annotation names what does not exist, with what to write instead."""
     dtype = getattr(torch, error.name or "", None)
+    if near := difflib.get_close_matches(error.name or "", _ARRAYS, 1, 0.85):
+        meant = f"did you mean {near[0]}?{advice and f' Else {advice}'}"
+        advice = advice if error.name in _ARRAYS else meant
     advice = no_annotation(dtype) if isinstance(dtype, torch.dtype) else advice
     told = AnnotationError(f"{whose} names what does not exist: {error}{advice and f'; {advice}'}")
     told.code = UNKNOWN.id

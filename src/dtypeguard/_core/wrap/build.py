@@ -280,7 +280,7 @@ def build(fn: Any, contract: Contract, *, anchor: Slots | None = None) -> Any:
         contract.wrapper = wrapper
     if "_dg_slot" in wrapper.__code__.co_freevars:  # the first call of a wrapper that knows no module finds the anchor
         cell = wrapper.__closure__[wrapper.__code__.co_freevars.index("_dg_slot")]
-        cell.cell_contents = _first_look(cell)
+        cell.cell_contents = _first_look(cell, _find_named if contract.named else _find_any)
     return wrapper
 
 
@@ -383,16 +383,16 @@ def _without_autocast(fn: Any) -> Any:
     return disabled
 
 
-def _first_look(cell: Any) -> Callable[[Any], Tensor | None]:
+def _first_look(cell: Any, find_any: Callable[[Any], Tensor | None]) -> Callable[[Any], Tensor | None]:
     """Finds the anchor of the first module that comes by, and leaves a fast reader for its like in the cell."""
 
     def look(module: Any) -> Tensor | None:
         with private.no_function():
-            tensor = _find_any(module)
+            tensor = find_any(module)
             found = None if torch.compiler.is_compiling() or tensor is None else slots(module)
         # A buffer stands for a module without parameters only, and the next instance may have some.
         if found is not None and isinstance(tensor, nn.Parameter):
-            namespace: dict[str, Any] = {"find": _find_any, "asked": facts_for_wrapper, "Parameter": nn.Parameter}
+            namespace: dict[str, Any] = {"find": find_any, "asked": facts_for_wrapper, "Parameter": nn.Parameter}
             exec(_READER.format(path=found.first.format(self="self")), namespace)
             look.cell.cell_contents = namespace["read"]  # type: ignore[attr-defined]
         return tensor
@@ -403,3 +403,9 @@ def _first_look(cell: Any) -> Callable[[Any], Tensor | None]:
 
 def _find_any(module: Any) -> Tensor | None:
     return find(module) if isinstance(module, nn.Module) else None
+
+
+def _find_named(module: nn.Module) -> Tensor | None:
+    if not isinstance(module, nn.Module):
+        raise TypeError  # the reference says so
+    return find(module)

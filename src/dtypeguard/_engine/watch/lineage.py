@@ -160,12 +160,13 @@ class Node:
                 lines.append(text)
             if node is self.birth:
                 born = len(lines)
-            node = node.parents[0] if node.parents else None
+            alike = [parent for parent in node.parents if parent.birth is node.birth]  # operands of one birth
+            node = min(alike, key=lambda parent: parent.depth) if alike else next(iter(node.parents), None)
         lines.reverse()
         last, born = len(lines) - _SHOWN + 3, len(lines) - born
-        if len(lines) > _SHOWN:
-            kept = [lines[born]] if 2 <= born < last else []
-            lines[2:last] = [Step(f"... {last - 2 - len(kept)} more lines"), *kept]
+        kept = [lines[born]] if 2 <= born < last else []
+        if (left := last - 2 - len(kept)) > 1:
+            lines[2:last] = [Step(f"... {left} more lines"), *kept]
         return tuple(lines)
 
 

@@ -16,7 +16,7 @@ from types import CodeType, FrameType, TracebackType
 import torch
 from torch.utils import _python_dispatch
 
-from ..._core.base.frames import caller, internal, known_files, launches, library, shown, source_lines
+from ..._core.base.frames import caller, internal, known_files, launches, shown, source_lines
 from ..._core.base.frames import user as outside
 
 _SHORT = 60
@@ -24,6 +24,7 @@ _LOOP = re.compile(r"\bfor (.+?) in ")
 _FIRST = re.compile(r"\.values\b|\[0\]")
 _OTHERS = re.compile(r", *_\w* *= *$")
 _MANY = 100_000
+_OF_TENSORS = ("shape", "size", "device")
 _MODES = frozenset(["__torch_dispatch__", "__torch_function__"])
 _BETWEEN = frozenset([torch._ops.__file__, _python_dispatch.__file__])
 _sites: dict[
@@ -130,6 +131,22 @@ class Site:
         return []
 
     @property
+    def sized_by(self) -> list[str]:
+        """The variables whose sizes or device a factory of torch is called with, where it gets no dtype."""
+        with contextlib.suppress(SyntaxError, ValueError):
+            call = ast.parse(self.written, mode="eval").body
+            if isinstance(call, ast.Call) and ast.unparse(call.func).startswith("torch."):
+                asked = [node for part in (*call.args, *call.keywords) for node in ast.walk(part)]
+                of = [node for node in asked if isinstance(node, ast.Attribute) and node.attr in _OF_TENSORS]
+                if all(keyword.arg != "dtype" for keyword in call.keywords):
+                    return [node.value.id for node in of if isinstance(node.value, ast.Name)]
+        return []
+
+    def is_of(self, frame: FrameType) -> bool:
+        """Whether the line is one of the function that runs in a frame."""
+        return self._code is frame.f_code
+
+    @property
     def loop(self) -> str:
         """The names that a loop gives to what it draws, as `x, y`, if this is where it draws; else nothing."""
         names = _LOOP.search(self.source) if self._instruction in ("FOR_ITER", "SEND") else None
@@ -223,8 +240,8 @@ _NOWHERE = Site(compile("", "<unknown>", "exec"), 0, 0)
 
 
 def _is_between(code: CodeType) -> bool:
-    """Modes of the program, and Python's own library: not the line that somebody wrote."""
-    return code.co_name in _MODES or library(code.co_filename)
+    """Modes of the program: not the line that somebody wrote."""
+    return code.co_name in _MODES
 
 
 def user_wrote(frame: FrameType) -> bool:

@@ -61,7 +61,7 @@ class Wrapped(Debt):
     reduced: bool = False  # what was multiplied is taken apart again: what wrapped has another remainder and quotient
 
 
-_TARGET = "make what is written to with"
+_TARGET = "create the target with"
 _SCATTERED = Debt()  # of what a hash has made
 _NEAR = 8  # lines back
 _FEW = 4096  # numbers

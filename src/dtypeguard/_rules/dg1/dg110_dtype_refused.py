@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Callable
+from types import FrameType
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from ..._core.base.dtypes import HALF
 from ..._engine.watch.events import Operand
@@ -141,7 +143,25 @@ def refused(it: Refused) -> bool:
     if like and it.odd[0].held:
         other = f"cast what it gets: `.to(torch.{name_of(it.odd[0].dtype)})`"
         advice = f"convert the layer like its model, `.to(torch.{like})`, or {other}"
+    elif like and (made := _made_like(it)):
+        advice = made
     return it.tell(RULE, advice=advice)
+
+
+def _made_like(it: Refused) -> str | None:
+    """The argument that gives the dtype of the program's own tensor to one that is made in its sizes."""
+    birth = None if it.odd[0].node is None else it.odd[0].node.birth
+    if birth is None or birth.named or birth.parents:
+        return None
+    frame: FrameType | None = it.event.frame
+    while frame is not None and not birth.site.is_of(frame):
+        frame = frame.f_back
+    seen = {} if frame is None else frame.f_locals
+    for name in birth.site.sized_by:
+        value = seen.get(name)
+        if isinstance(value, Tensor) and value.dtype.is_floating_point:
+            return f"write `dtype={name}.dtype` in `{birth.site.expression}` at {birth.site}"
+    return None
 
 
 def _named(reason: str) -> torch.dtype:

@@ -11,8 +11,8 @@ RULE = Rule(
     summary="Trained parameters are missing from every optimizer.",
     says="{names} ({share} trainable parameters) get gradients, and no watched optimizer holds them",
     fix=(
-        "add them (`{optimizer_code}.add_param_group`), freeze them (`requires_grad_(False)`), or give every "
-        "optimizer to `watch`"
+        "add them (`{optimizer_code}.add_param_group`), freeze them (`requires_grad_(False)`), or, if another "
+        "optimizer has them, give that to `watch` or to the trainer too"
     ),
     why=(
         "Parameters that no optimizer holds never move; their gradients are never zeroed by "

@@ -215,7 +215,10 @@ def counted(causes: Iterable[Cause]) -> str:
 def where(paths: Iterable[str]) -> str:
     """Modules in a few words: `Net.blocks.* (24 modules)`; nothing for none."""
     every = list(dict.fromkeys(paths))
-    return "".join(every) if len(every) < 2 else f"{pattern(every)} ({len(every)} modules)"
+    if len(every) < 2:
+        return "".join(every)
+    common, several = pattern(every), f"{len(every)} modules"
+    return f"{common} ({several})" if common.strip("*.") else several
 
 
 def pattern(paths: list[str]) -> str:

@@ -21,6 +21,7 @@ from .causes import Cause, Change, tone, where
 
 _WIDEST, _NARROWEST = 110, 40
 _LINES = 4  # of the program, for one cause
+_NARROWEST = 36  # columns of a label
 _BRIEF = 10  # causes that are mere information
 _CHANGES = 10
 _CASTS = 20
@@ -143,7 +144,8 @@ def _spot(spot: Spot, gutter: int, severity: str | None, style: Style) -> Iterat
         yield f"{bar} {' ' * begin}{mark} {style.paint(spot.label, severity or 'frame')}".rstrip()
         return
     yield f"{bar} {' ' * begin}{mark}"
-    indent = min(begin, max(style.width - gutter - 3 - 50, 2))
+    columns = style.width - gutter - 3
+    indent = begin if columns - begin >= _NARROWEST else max(columns - 50, 2)  # below the code, or clearly apart
     prefix = " " * (gutter + 3 + indent)
     for line in style.fold(spot.label, prefix, prefix):
         yield f"{bar} {' ' * indent}{style.paint(line.removeprefix(prefix), severity or 'frame')}"

@@ -46,7 +46,7 @@ def parts_of(found: Any) -> tuple[Any, ...]:
 def _cells(row: Any, found: Any) -> tuple[Any, ...]:
     """One module: both names, and what it adds."""
     return (
-        ", ".join(row.a) or "(the model)", joined(row.name or "(the model)", _mark(row, found)), row.at or None,
+        ", ".join(row.a) or "(the model)", joined(row.title or "(the model)", _mark(row, found)), row.at or None,
         apart_of(row.at, row.apart), f"{short(row.roundings[0])}, {short(row.roundings[1])}", number(row.adds),
         number(row.outputs), bar(row.outputs), row.site, row.how,
     )  # fmt: skip

@@ -50,6 +50,7 @@ class DiffRow(Row):
         adds: the distance of the two as they are, on the same inputs; None where it is not judged.
         outputs: the distance of the module's results, each on its own inputs.
         state: parameters and buffers of b that differ from a's.
+        call: the number of the call, where each call of the module stands for another module of a; else 0.
     """
 
     name: str
@@ -66,14 +67,20 @@ class DiffRow(Row):
     adds: float | None
     outputs: float | None
     state: tuple[str, ...] = ()
+    call: int = 0
 
     def __str__(self) -> str:
         return f"{self.place} ({self.site})" if self.site else self.place
 
     @property
+    def title(self) -> str:
+        """The name, with the number of the call where there are several."""
+        return f"{self.name} (call {self.call})" if self.call else self.name
+
+    @property
     def place(self) -> str:
         """The module, or the part of its own code that differs."""
-        name = self.name or "the model itself"
+        name = self.title or "the model itself"
         if self.at == BACKWARD:
             return f"the backward of {name}"
         return f"{name}, before {self.at}" if self.at else name
@@ -203,7 +210,7 @@ class ProgramDiff(Result):
         table = [("module", "in float64", "roundings a, b", "adds", "outputs")]
         own = [row for row in self.rows if row.verdict != "same"]
         table += [
-            (row.name or "(the model)", apart_of(row.at, row.apart) + "!" * (row.verdict == "another function"),
+            (row.title or "(the model)", apart_of(row.at, row.apart) + "!" * (row.verdict == "another function"),
              f"{short(row.roundings[0])}, {short(row.roundings[1])}", number(row.adds), number(row.outputs))
             for row in own[:_SHOWN]
         ]  # fmt: skip
@@ -266,6 +273,8 @@ def rows_of(
     if behind is not None:
         found.points.append(behind)
     every: dict[Match, list[Point]] = {match: [] for match, _ in found.calls.values()}
+    several = Counter(match.b for match in every)
+    numbers = {match: number + 1 for (_, number), (match, _) in found.calls.items() if several[match.b] > 1}
     for point in found.points:
         every[point.match].append(point)
     verdict, first = _verdict(found)
@@ -285,6 +294,7 @@ def rows_of(
             error_a=point.errors[0], error_b=point.errors[1], roundings=point.roundings,
             adds=point.distance if known else None,
             outputs=found.growth.get(match.b), state=tuple(found.states.get(match.b, ())),
+            call=numbers.get(match, 0),
         )  # fmt: skip
         rows.append(row)
         if point is first:
