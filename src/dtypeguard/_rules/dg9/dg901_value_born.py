@@ -99,7 +99,7 @@ def _of_buffers(row: Row, audit: Recorder) -> str | None:
     )
 
 
-def _is_skipped(harm: Harm, audit: Recorder, past: set[tuple[str, int]]) -> bool:
+def _is_skipped(harm: Harm, audit: Recorder, past: set[tuple[str | None, int | None]]) -> bool:
     """Whether a GradScaler sees it and skips the step: a gradient in float16, also one that a penalty is made of.
 
     It would see it too where a step goes past it, at the lines that DG312 tells.
