@@ -482,9 +482,12 @@ def test_a_finding_fails_with_its_text():
         report.assert_clean(ignore=["DG101"])
 
 
-@pytest.mark.parametrize("ignore", ["DG1", ["DG103", "float64-creep"], ("discarded-cast", "DG101"), iter(["DG1"])])
+@pytest.mark.parametrize(
+    "ignore", ["DG1", "DG103, DG101", ["DG103", "float64-creep"], ("discarded-cast", "DG101"), iter(["DG1"])]
+)
 def test_what_is_ignored_does_not_fail(ignore):
     made(discards, promotes).assert_clean(ignore=ignore)
+    made(discards).assert_clean(fail_on="never")
 
 
 @pytest.mark.parametrize(

@@ -668,7 +668,7 @@ def test_a_module_of_buffers_can_be_kept_and_holds_no_parameters():
 def test_an_error_that_the_dtype_has_anyway_keeps_nothing():
     model, x = planted()
     result = compare(model, x, dtype=BF16)
-    assert result.keep(error=1.0).names == ()
+    assert result.keep(error=0.5).names == ()
     assert re.fullmatch(
         r"keep in float32: nothing but the batch -> .* \(verified by 1 run\)", str(result).splitlines()[-1]
     )
@@ -1336,9 +1336,9 @@ WRONG = {
     "float32 already": (lambda: compare(LINEAR, X, dtype=F32), CompareError, "has float32 parameters: pass a narrower"),
     "no copy": (lambda: compare(Uncopied(8, 8), X, dtype=BF16), CompareError, "cannot copy this Uncopied"),
     "no error": (lambda: compare(LINEAR, X, dtype=BF16).keep(error=0), ValueError, "keep: error=0: it must be "),
-    "an error of 200 %": (
-        lambda: compare(LINEAR, X, dtype=BF16).keep(error=2), ValueError,
-        "keep(error=2) is 200 %, more than the error with nothing kept, ",
+    "an error of 100 %": (
+        lambda: compare(LINEAR, X, dtype=BF16).keep(error=1), ValueError,
+        "keep(error=1) is 100 %, no goal: did you mean '1%'? With nothing kept the error is ",
     ),
     "a text for an error": (
         lambda: compare(LINEAR, X, dtype=BF16).keep(error="small"), TypeError,
@@ -1388,7 +1388,7 @@ CHANGES = {
 def test_a_model_that_has_changed_since_is_said(change):
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
     result = compare(model, torch.randn(4, 8), dtype=BF16)
-    kept, (changes, text) = result.keep(error=1.0), CHANGES[change]
+    kept, (changes, text) = result.keep(error=0.5), CHANGES[change]
     changes(model, kept)
     with pytest.raises(CompareError, match=f"the model has changed since it was compared: .*{re.escape(text)}"):
         result.keep(error=1e-6)

@@ -98,6 +98,7 @@ def test_cells_stand_below_the_reason_for_which_they_were_refused():
 
 def test_each_reason_has_its_help_where_none_helps_all():
     text = str(dryrun(Net(), X, dtype=[F16, BF16], region=None, device="cpu"))
+    assert text == str(dryrun(Net(), X, dtype="fp16, bf16", region=None, device="cpu"))
     assert "      help: cast the operand whose dtype differs: `.to(torch.float16)`\n    1 cell: " in text
     assert "      help: cast the operand whose dtype differs: `.to(torch.bfloat16)`\n" in text
 

@@ -185,6 +185,10 @@ def unreadable(x):
 unreadable.__signature__ = "none"
 
 
+def watched():
+    return dtypeguard.amp.watch(net := Net(), torch.optim.SGD(net.parameters()))
+
+
 OPTIONS = {
     "enforce(mode='loud')": lambda: enforce(mode="loud"),
     "enforce(casting='anything')": lambda: enforce(casting="anything"),
@@ -266,6 +270,17 @@ OPTIONS = {
     "capture what does not run": lambda: dtypeguard.capture(torch.nn.functional.relu, (), "x.safetensors"),
     "capture a class": lambda: dtypeguard.capture(Net, f(2), "x.safetensors"),
     "a manifest with another batch": lambda: dtypeguard.manifest(Net(), None, {}),
+    "a manifest with a batch for an optimizer": lambda: dtypeguard.manifest(Net(), f(2)),
+    "enforce(anchor=3)": lambda: enforce(anchor=3),
+    "guard(skip_args='x,z')": lambda: guard(Net(), skip_args="x,z"),
+    "guard(dtype='bf16,fp16')": lambda: guard(Net(), dtype="bf16,fp16"),
+    "mode('strict', 'promote')": lambda: dtypeguard.mode("strict", "promote"),
+    "an audit that has not run": lambda: dtypeguard.audit(Net()).findings,
+    "check_ranks of a number": lambda: dtypeguard.distributed.check_ranks(3),
+    "log(step='a')": lambda: watched().log(print, "a"),
+    "log(grup=)": lambda: watched().log(print, 1, grup=1),
+    "a picture that is no SVG": lambda: watched().history.to_svg("x.png"),
+    "a strategy of a dtype": lambda: dtypeguard.testing.tensors(F32),
     "GuardedModule()": lambda: dtypeguard.GuardedModule(),
 }  # fmt: skip
 CASES |= {name: ("strict", call) for name, call in OPTIONS.items()}

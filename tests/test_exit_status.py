@@ -64,10 +64,12 @@ CASES = [
      r"output error \S+e-06 % with what is kept in float32 is above --max-error 1e-07 %"),
     ("compare made:model --batch made:batch --dtype bfloat16 --max-error -1", 2, "--max-error -1: no error is less "),
     ("compare made:model --batch made:batch --dtype int8", 2, "--dtype int8 is no dtype to compare: use "),
-    ("compare made:model --batch made:batch --format nvfp4 --keep 1 --recipe nope x.json", 2,
+    ("compare made:model --batch made:batch --format nvfp4 --keep 1% --recipe nope x.json", 2,
      "--recipe nope: the tool must be one of torchao, "),
-    ("compare made:model --batch made:batch --dtype bfloat16 --keep 5", 2,
-     "--keep 5 is 500 %, more than the error with nothing kept, 0."),
+    ("compare made:model --batch made:batch --dtype bfloat16 --keep 1", 2,
+     "--keep 1 is 100 %, no goal: did you mean 1%?"),
+    ("compare made:model --batch made:batch --format nvfp4 --keep 5", 2,
+     "--keep 5 is 500 %, no goal: did you mean 5%?"),
     ("audit --select DG999 app.py", 2, "--select DG999 is no rule (did you mean 'DG9"),
     ("compare made:model --batch made:batch --dtype bfloat16 --keep -1", 2, "--keep -1: the error must be positive"),
     ("compare made:model --batch made:batch --dtype bfloat16 --keep 1e-15", 1,
@@ -139,6 +141,9 @@ CASES = [
     ("audti app.py", 2, "argument command: invalid choice: 'audti' (did you mean 'audit'?) (choose from "),
     ("audit", 2, "the following arguments are required: program"),
     ("compare made.py:model --dtype bfloat16", 2, "made.py is a file: write the name of its module, made:model"),
+    ("dryrun ./made:model", 2, "./made names no module: write made:model"),
+    ("dryrun ../made:model", 2, "../made names no module: write made:model, in the folder .."),
+    ("describe made:model --batch .made:batch", 2, ".made names no module: write made:batch"),
     ("compare mad:model --dtype bfloat16", 2, "there is no module 'mad' (did you mean 'made'?)"),
     ("compare made:modle --dtype bfloat16", 2, "made has no 'modle' (did you mean 'model'?)"),
     ("audit -m mad", 2, "there is no module 'mad' (did you mean 'made'?)"),
@@ -294,9 +299,27 @@ def test_a_description_is_written_and_the_violation_is_shown(folder, capsys):
     assert "<title>" in (folder / "d.html").read_text()
 
 
-def test_a_reader_that_has_gone(folder):
-    line = f"{sys.executable} -m dtypeguard rules | true; exit ${{PIPESTATUS[0]}}"
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    for _ in range(5):  # whether the reader has gone by then is a matter of luck
-        run = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=environment)
-        assert (run.returncode, run.stderr) in [(0, ""), (141, "")]
+@pytest.mark.parametrize(
+    ("command", "unbuffered", "both"),
+    [
+        ("rules", "", False),
+        ("--help", "", False),
+        ("describe made:half --batch made:batch", "", False),
+        ("describe made:half --batch made:batch", "1", True),
+        pytest.param("describe made:stopped", "1", False, marks=pytest.mark.slow),
+        pytest.param("describe made:half --batch made:batch --json -", "", True, marks=pytest.mark.slow),
+        pytest.param("audit --select DG999 app.py", "", True, marks=pytest.mark.slow),
+    ],
+)
+def test_a_reader_that_has_gone(folder, command, unbuffered, both):
+    reader, writer = os.pipe()
+    os.close(reader)
+    run = subprocess.run(
+        [sys.executable, "-m", "dtypeguard", *command.split()],
+        stdout=writer,
+        stderr=writer if both else subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )
+    os.close(writer)
+    assert (run.returncode, run.stderr or "") == (141, "")

@@ -256,6 +256,25 @@ def test_a_change_is_one_line(change, rows, tmp_path):
     assert told(manifest(Net()).diff(manifest(model))) == rows
 
 
+@pytest.mark.parametrize(
+    ("options", "anew"),
+    [
+        ({}, ""),
+        ({"batch": IDS, "shapes": True}, ", batch=batch, shapes=True"),
+        ({"optimizer": trained, "devices": True}, ", optimizer, devices=True"),
+    ],
+)
+def test_the_advice_makes_a_manifest_that_holds_as_much(options, anew, tmp_path):
+    model = Net()
+    lock = manifest(model, **{**options, "optimizer": trained(model) if "optimizer" in options else None})
+    lock.save(file := str(tmp_path / "dtypes.lock"))
+    model.half()
+    for one, save in ((lock, ""), (manifest.load(file), f".save({file!r})")):
+        with pytest.raises(StateError) as caught:
+            one.check(model)
+        assert caught.value.fix.endswith(f"make it anew: dtypeguard.manifest(model{anew}){save}")
+
+
 def test_what_is_new_is_no_fault():
     """A cache that appears at the first call, a head, an adapter, gradients, the optimizer's state."""
     lock, model = manifest(Net()), Net()

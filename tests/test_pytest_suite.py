@@ -73,6 +73,7 @@ def test_a_line_is_told_once_with_its_tests(run):
             "*= dtypeguard audit: 5 of 9 tests, 2 lines =*",
             "warning?DG101?: *",
             " --> src/program.py:6 in scaled, 3 times, in 3 tests",
+            "* mixes float64 and float32, 48 B",
             "warning?DG103?: *",
             " --> src/program.py:9 in lost, 2 times, in 2 tests",
             "FAILED tests/test_program.py::test_lost - Failed: warning?DG103? *",

@@ -546,6 +546,21 @@ def test_what_a_gradscaler_would_have_seen_is_an_info_beside_a_step_past_it():
     assert ("DG901", "error") not in found
 
 
+def test_where_a_gradscaler_skips_the_step_nothing_is_to_be_done():
+    def program():
+        weight = torch.full((1,), 300.0, requires_grad=True)
+        optimizer, scaler = torch.optim.SGD([weight], lr=0.1), torch.amp.GradScaler("cpu", init_scale=2.0**15)
+        for _ in range(2):
+            optimizer.zero_grad()
+            scaler.scale((weight.half() * 4).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    (finding,) = [one for one in audited(program)[0].findings if one.rule == "DG901"]
+    assert (finding.severity, finding.count) == ("info", 1)
+    assert finding.fix == "nothing is to be done: the `GradScaler` skips such a step, and lowers its scale"
+
+
 # ---------------------------------------------------------------- range
 
 

@@ -13,7 +13,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import dtypeguard
 
@@ -64,8 +64,41 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command, and give the exit status.
 
-    If that is not 0, the reason is the last line on standard output; for wrong usage the line of the error.
+    If that is not 0, the reason is the last line on standard output; for wrong usage the line of the error. Where
+    nobody reads any more, nothing is said.
     """
+    try:
+        try:
+            return _main(argv)
+        finally:  # what is left in the buffers, after a help text and a failure too
+            _flush(sys.stdout)
+            _flush(sys.stderr)
+    except OSError as error:
+        if not _is_end(error):
+            raise
+        unread = error.errno == errno.EPIPE
+    for stream in (sys.stdout, sys.stderr):  # Python would say at its end what it cannot write
+        try:
+            _flush(stream)
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    if unread:  # `| head` has seen enough
+        return UNREAD
+    print("exit status 1: standard output has no room, so not all was written", file=sys.stderr)
+    return 1
+
+
+def _is_end(error: BaseException) -> bool:
+    """Whether what is printed goes nowhere: the reader has gone, or the disk is full."""
+    return isinstance(error, OSError) and error.errno in _ENDED and error.filename is None
+
+
+def _flush(stream: TextIO | None) -> None:
+    if stream is not None and not getattr(stream, "closed", False):  # a program may put its own there
+        stream.flush()
+
+
+def _main(argv: Sequence[str] | None) -> int:
     name = os.path.basename(sys.argv[0])
     top = parser("python -m dtypeguard" if name in ("__main__.py", "-m", "") else name)
     said: dict[str, Any] = {"given": sys.argv[1:] if argv is None else argv}
@@ -92,7 +125,6 @@ def _run(options: argparse.Namespace) -> int:
     """Run a command, and say why it ends with another status than 0."""
     try:
         status: int = options.run(options)
-        sys.stdout.flush()
     except Usage as error:
         text = typed(options, str(error))
         reason, _, details = text.partition("\n")
@@ -107,13 +139,9 @@ def _run(options: argparse.Namespace) -> int:
         print(f"exit status {INTERRUPTED}: interrupted")
         return INTERRUPTED
     except Exception as error:
-        if not isinstance(error, OSError) or error.errno not in _ENDED or error.filename is not None:
-            return _tell(options, error)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if error.errno == errno.EPIPE:  # `| head` has seen enough
-            return UNREAD
-        print("exit status 1: standard output has no room, so not all was written", file=sys.stderr)
-        return 1
+        if _is_end(error):
+            raise
+        return _tell(options, error)
     return status
 
 

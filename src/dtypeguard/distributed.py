@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ._core.base.errors import RankError, plain, summary
 from ._core.base.frames import hide_frames
-from ._core.base.options import explained
+from ._core.base.options import explained, kind_of
 from ._core.base.ranks import rank_names, room, there, wait
 from ._core.contract.containers import children, leaves
 from ._core.contract.model import written
@@ -54,11 +54,14 @@ def check_ranks(
         RankError: on every rank, if any two differ. The message says which ranks hold what.
         TimeoutError: if some ranks did not call it in time. The message names them.
         RuntimeError: if there are several ranks, but `torch.distributed` has no process group yet.
+        TypeError: for what is neither a model nor a batch.
         ValueError: if this rank is not in the group.
 
     >>> import torch, dtypeguard
     >>> dtypeguard.distributed.check_ranks(torch.nn.Linear(3, 1))
     """
+    if not isinstance(model_or_batch, nn.Module | Tensor | None) and _inside(model_or_batch) is None:
+        raise TypeError(f"check_ranks takes a model, or a batch of tensors, not {kind_of(model_or_batch)}")
     if not (dist.is_available() and dist.is_initialized()):
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise RuntimeError("check_ranks: there are several ranks (WORLD_SIZE): call init_process_group first")
@@ -86,13 +89,19 @@ def _facts_of(value: Any, shapes: bool) -> Iterator[tuple[str, str, bool]]:
     return ((name, _tensor_text(tensor, shapes), True) for name, tensor in tensors)
 
 
+def _inside(value: Any) -> list[tuple[Any, Any]] | None:
+    """What a container holds; None for what is none."""
+    found = children(value)
+    return [*leaves(value)] or None if found is None else found
+
+
 def _leaves(value: Any, path: tuple[Any, ...], shapes: bool, around: list[Any]) -> Iterator[tuple[str, str, bool]]:
     """Every leaf of a batch with its path; of what is no tensor, its type."""
     if isinstance(value, Tensor):
         yield written(path), _tensor_text(value, shapes), True
         return
     again = any(value is outer for outer in around)
-    inside = [] if again else [*(children(value) or leaves(value))]
+    inside = [] if again else (_inside(value) or [])
     if not inside:
         yield written(path), type(value).__name__, False
     for step, child in inside:

@@ -13,6 +13,7 @@ import torch
 if TYPE_CHECKING:
     from .svg import Picture
 
+_OTHERS = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".pdf", ".html", ".json")  # endings of what is no SVG
 SCHEMA = 1  # of the data; a key that goes or changes its meaning makes it one more
 
 
@@ -120,12 +121,16 @@ class Drawn(Result):
 
         Raises:
             OSError: where it cannot be written.
+            ValueError: the name of the file has another ending.
         """
         from .files import write
         from .svg import alone
 
         picture = alone(self._picture())
         if path is not None:
+            if str(path).lower().endswith(_OTHERS):
+                ending = os.path.splitext(path)[1]
+                raise ValueError(f"to_svg writes SVG, and path={os.fspath(path)!r} ends with {ending}: write .svg")
             write(path, picture, "picture.svg")
         return picture
 

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from .._core.base import private
 from .._core.base.config import Mode, ModeName, as_mode, written_in
-from .._core.base.options import explained
+from .._core.base.options import explained, explained_as
 from .._engine.watch.events import tell
 from .._engine.watch.ledger import Ledger
 from .._engine.watch.rule import Finding, Rule, select
@@ -311,6 +311,7 @@ class Watch(Result):
         found.update(named(sites))
         return found
 
+    @explained_as("log")
     def log(self, writer: Any, step: int | None = None, group: Any = None) -> Metrics:
         """Write `metrics(group)` with a logger, and return them.
 
@@ -323,7 +324,7 @@ class Watch(Result):
             group: as in `metrics`.
 
         Raises:
-            TypeError: for another writer.
+            TypeError: for another writer, or a step that is no number.
 
         >>> import torch, dtypeguard
         >>> model = torch.nn.Linear(2, 2)
@@ -332,7 +333,7 @@ class Watch(Result):
         10 {'dtypeguard/steps': 0.0, 'dtypeguard/repairs': 0.0}
         {'dtypeguard/steps': 0.0, 'dtypeguard/repairs': 0.0}
         """
-        write = writing(writer)
+        write = writing(writer, step)
         found = self.metrics(group)
         write(found, self._optimizers[0].steps if step is None and self._optimizers else step)
         return found

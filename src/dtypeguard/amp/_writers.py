@@ -3,7 +3,10 @@
 import itertools
 import sys
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
+
+from torch import Tensor
 
 from ._metrics import Metrics
 
@@ -50,8 +53,10 @@ _WRITERS: dict[str, Write] = {
 }
 
 
-def writing(writer: Any) -> Callable[[Metrics, int | None], object]:
+def writing(writer: Any, step: Any) -> Callable[[Metrics, int | None], object]:
     """What writes with a logger."""
+    if not isinstance(step, Real | Tensor | None):
+        raise TypeError(f"step={step!r} is no number: pass that of the program's step")
     if writer is None:
         return lambda found, step: None
     for method, write in _WRITERS.items() if not isinstance(writer, type) else ():

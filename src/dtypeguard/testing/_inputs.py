@@ -110,7 +110,7 @@ def contract_of(annotation: Any, function: str) -> Contract:
     frame = caller(sys._getframe(1))
     local = {**frame.f_globals, **frame.f_locals} if isinstance(annotation, str) and frame is not None else {}
     try:
-        spec = read_annotation(function, "value", annotation, tensors, local)
+        spec = read_annotation(function, None, annotation, tensors, local)
     except NameError as error:
         raise unknown_name(f"{function}: the annotation", error) from error
     for tensor in tensors_in(spec):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from .._core.base.config import Autocast, ModeName, current_casting
 from .._core.base.dtypes import AUTOCAST, FLOATING, may_cast
 from .._core.base.numbers import Seeded, seed
-from .._core.base.options import indefinite
+from .._core.base.options import kind_of
 from .._core.check.names import is_mask
 from .._core.check.reference import check, only_masks_differ, same_device
 from .._core.check.verify import changed, compact
@@ -55,9 +55,7 @@ class Bench:
         with contextlib.suppress(Exception):  # what cannot be copied is made anew each time
             model = copy.deepcopy(model)  # the caller may keep it
         if not isinstance(model, nn.Module):
-            raise TypeError(
-                f"factory: it gives {indefinite(type(model).__name__)}, not an nn.Module: let it return the model"
-            )
+            raise TypeError(f"factory: it gives {kind_of(model)}, not an nn.Module: let it return the model")
         card = vars(model).get("_dtypeguard")
         if card is not None:
             names = [name for name in card.key.options.__slots__ if name not in _NOT_TAKEN_OVER]

@@ -385,10 +385,12 @@ class mode:  # noqa: N801  (a context manager, named like a function)
     def __init__(
         self,
         value: ModeName | Mode | None = None,
-        *,
+        *more: Never,
         casting: CastingName | Casting | None = None,
         **other: Never,  # where a decorator would tell, Dynamo would not trace
     ) -> None:
+        if more:
+            raise TypeError(f"mode takes one mode, and a rule by its name: write casting={more[0]!r}")
         for name in other:
             raise TypeError(f"mode: {misspelt(name, ['casting'])}")
         self._mode = None if value is None and casting is not None else choose(Mode, value, "mode")
@@ -450,5 +452,5 @@ class mode:  # noqa: N801  (a context manager, named like a function)
 
 
 mode.__module__ = "dtypeguard"
-_taken = [one for one in inspect.signature(mode).parameters.values() if one.kind is not one.VAR_KEYWORD]
+_taken = [one for one in inspect.signature(mode).parameters.values() if one.annotation is not Never]
 setattr(mode, "__signature__", inspect.Signature(_taken))  # noqa: B010  (which type checkers do not know)

@@ -150,6 +150,8 @@ def dtype_of(value: torch.dtype | str, option: str, nothing: str = "") -> torch.
     name = value.strip().lower().removeprefix("torch.")
     found = BY_NAME.get(name) or _SHORT.get(name) or getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
+        if "," in name:
+            raise ValueError(f"{option}={value!r} is several dtypes: pass one")
         known = {**{one: repr(one) for one in BY_NAME}, **{one: repr(name_of(_SHORT[one])) for one in _SHORT}}
         known |= {"none": nothing} if nothing else {}
         family = [one for one in known if one.startswith(f"{name.replace('fp8', 'float8')}_")]

@@ -5,6 +5,7 @@ import difflib
 import functools
 import inspect
 import os
+import re
 import types
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
@@ -165,12 +166,15 @@ def misspelt(name: str, options: Iterable[str], others: Iterable[str] = ()) -> s
     return f"there is no option {name}=: {meant}The options are {', '.join(known)}".replace(": The", ". The")
 
 
+_COMMA = re.compile(r",(?![^\[{(]*[]})])")  # not one of a pattern such as `layers.{0,1}`
+
+
 def several(option: str, value: Any, kinds: Any, what: str) -> tuple[Any, ...]:
     """The values of an option, each once, in the order in which they are written.
 
     Args:
         option: its name.
-        value: one value, or an iterable of values.
+        value: one value, or an iterable of values; `"a,b"` is two, as on the command line.
         kinds: the class of a value, or a union of classes.
         what: the values that the option takes, for the message.
 
@@ -179,6 +183,8 @@ def several(option: str, value: Any, kinds: Any, what: str) -> tuple[Any, ...]:
     """
     single = isinstance(value, kinds | str | bytes) or not isinstance(value, Iterable)
     values = (value,) if single else tuple(value)
+    if isinstance(value, str) and issubclass(str, kinds):
+        values = tuple(filter(None, map(str.strip, _COMMA.split(value)))) or values
     for one in values:
         if not isinstance(one, kinds):
             name = type(one).__name__
@@ -238,6 +244,12 @@ def switch(option: str, value: Any) -> bool:
 def argument_names(option: str, value: Any) -> frozenset[str]:
     """The names of arguments that an option takes."""
     return frozenset(several(option, value, str, "the name of an argument such as 'mask', or several names"))
+
+
+def argument_name(option: str, value: Any) -> str | None:
+    """The name of the argument that an option takes, if any."""
+    one = "the name of an argument such as 'x'"
+    return None if value is None else cast(str, several(option, (value,), str, one)[0])
 
 
 def dtypes(option: str, value: Any, legal: Iterable[torch.dtype | None]) -> tuple[Any, ...]:

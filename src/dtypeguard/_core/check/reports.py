@@ -76,7 +76,7 @@ def report_kind(
 
     Of a TypedDict `missing` are the keys that it lacks, and `others` those that it has and that mean nothing.
     """
-    actual = f"is {indefinite(type(value).__qualname__)}"
+    actual = "is None" if value is None else f"is {indefinite(type(value).__qualname__)}"
     wanted, fix = hint, ""
     if count and isinstance(value, tuple):
         actual = f"is a tuple of {len(value)}"

@@ -17,7 +17,7 @@ from ..base import private
 from ..base.config import Autocast, AutocastName, CastingName, ModeName, Verify, VerifyName, read, written_in
 from ..base.errors import AnnotationError, DtypeGuardWarning
 from ..base.frames import caller, hide_frames, internal, warn_at, warn_of
-from ..base.options import argument_names, explained, switch
+from ..base.options import argument_name, argument_names, explained, switch
 from ..check.scope import asks
 from ..contract.hints import annotations_of, by_name, hints_of_class, is_array_hint, show
 from ..contract.model import Contract, Param
@@ -120,8 +120,8 @@ def enforce(
     ...
     """
     options = read(mode=mode, casting=casting, autocast=autocast, verify=verify)
-    options |= {"file": written_in(sys._getframe(1)), "anchor": anchor, "mutates": argument_names("mutates", mutates)}
-    options = {**DEFAULTS, **options, "returns": switch("returns", returns)}
+    options |= {"file": written_in(sys._getframe(1)), "mutates": argument_names("mutates", mutates)}
+    options = {**DEFAULTS, **options, "anchor": argument_name("anchor", anchor), "returns": switch("returns", returns)}
 
     def decorate(target: Any) -> Any:
         try:  # as below: a bare `raise` leaves out only the frame that it stands in

@@ -72,7 +72,8 @@ class Holder:
         mode = current_mode(self.mode, self.file)
         if mode is Mode.OFF:
             return
-        found = differences(self.contents, read(module, shapes=self.asks("shape"), devices=self.asks("device")))
+        shapes, devices = map(self.contents.asks, ("shape", "device"))
+        found = differences(self.contents, read(module, shapes=shapes, devices=devices))
         if not found:
             return
         error = state_error(found, self.changes)
@@ -82,9 +83,6 @@ class Holder:
         warning = ContractWarning(error.args[0])
         warning.code = error.code
         warn_at(caller(), warning)
-
-    def asks(self, fact: str) -> bool:
-        return any(getattr(held, fact) is not None for lines in self.contents.lines.values() for _, held in lines)
 
 
 unseen(Holder.__call__, inside=True)  # of a compiled model it runs as it is; in a compiled function, Dynamo traces it

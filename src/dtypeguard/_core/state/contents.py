@@ -55,6 +55,22 @@ class Contents:
         """What it says, wherever it comes from."""
         return self.title, self.lines, self.tied, self.names, self.file_names
 
+    def asks(self, fact: str) -> bool:
+        """Whether it holds `shape`, or `device`."""
+        return any(getattr(held, fact) is not None for lines in self.lines.values() for _, held in lines)
+
+    @property
+    def anew(self) -> str:
+        """The call that makes another one that holds as much."""
+        holds = {
+            "optimizer": "optimizer" in self.lines,
+            "batch=batch": "computes" in self.lines,
+            "shapes=True": self.asks("shape"),
+            "devices=True": self.asks("device"),
+        }
+        save = f".save({self.source!r})" if self.source else ""
+        return f"dtypeguard.manifest({', '.join(['model', *(name for name in holds if holds[name])])}){save}"
+
     def of_files(self) -> "Contents":
         """What it says of the model's files, where they have other names."""
         lines = {"tensors": self.lines.get("files", [])}

@@ -60,6 +60,7 @@ class Differences:
 
     Attributes:
         title, source: what was compared, and the file of the manifest.
+        anew: the call that makes the manifest.
         rows: what differs.
         new: tensors that the manifest does not know, by pattern: no fault.
         unused: patterns of the manifest that match no name, neither here nor of those that it knows.
@@ -72,6 +73,7 @@ class Differences:
 
     title: str
     source: str
+    anew: str
     rows: list[Difference] = field(default_factory=list)
     new: list[tuple[str, str]] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)
@@ -108,11 +110,12 @@ class Differences:
 
 def differences(contents: Contents, reading: Reading) -> Differences:
     """Compare what was read with what a manifest says."""
+    anew = contents.anew
     if reading.saved and contents.file_names:
         below = (_prefixes(reading.sections["tensors"], names) for names in (contents.names, contents.file_names))
         known, in_files = (max(map(len, names.values()), default=0) for names in below)
         contents = contents.of_files() if in_files > known else contents
-    found = Differences(reading.title, contents.source, unit=reading.unit)
+    found = Differences(reading.title, contents.source, anew, unit=reading.unit)
     saved = [name for name in contents.names or () if _is_saved(contents, name)]
     whole = 0  # names in the first copy of the model; another one, such as an average, may have no buffers
     for prefix, sections in _align_names(contents, reading):
@@ -299,8 +302,7 @@ def state_error(found: Differences, changes: Sequence[str] = ()) -> StateError:
     """The exception for what differs; `changes` are the lines that may have changed it."""
     width = max((len(pattern) for pattern, _ in found.lines()), default=0)
     lines = [f"  {pattern:<{width}}  {text}" for pattern, text in found.lines()]
-    anew = f"dtypeguard.manifest(model).save({found.source!r})" if found.source else "dtypeguard.manifest(model)"
-    fix = f"load or convert the model so that it holds that; or, if the change is meant, make it anew: {anew}"
+    fix = f"load or convert the model so that it holds that; or, if the change is meant, make it anew: {found.anew}"
     rows = [f"  {'changed at':<10} {line}" for line in changes]
     if not found.stranger:
         rows.append(f"  {'fix':<10} {fix}")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..base.dtypes import name_of
 from ..base.errors import shape_of
 from ..base.modules import inside, tensors_of, unwrapped, walk
-from ..base.options import refuse_maker
+from ..base.options import kind_of, refuse_maker
 from .patterns import quoted
 
 SECTIONS = ("tensors", "gradients", "optimizer", "computes", "files")
@@ -167,7 +167,8 @@ def _states(optimizer: Any, names: Mapping[int, str]) -> Iterator[tuple[str, Ten
     for one in several:
         state = getattr(one, "state", None)
         if not isinstance(state, Mapping) or not hasattr(one, "param_groups"):
-            raise TypeError(f"optimizer is {type(one).__name__}, which has no state and no param_groups")
+            meant = ": pass a batch as batch=" if isinstance(one, Tensor | Mapping) else ""
+            raise TypeError(f"optimizer is {kind_of(one)}, which has no state and no param_groups{meant}")
         order = {id(p): f"{n}.{k}" for n, g in enumerate(one.param_groups) for k, p in enumerate(g["params"])}
         for parameter, kept in state.items():
             name = names.get(id(parameter)) or order.get(id(parameter))

@@ -18,7 +18,9 @@ _KINDS = [getattr(jaxtyping, name, None) for name in dir(jaxtyping)]
 _ARRAYS = ["Tensor", *(one.__name__ for one in _KINDS if isinstance(one, type) and issubclass(one, AbstractDtype))]
 
 
-def read_annotation(function: str, argument: str, annotation: Any, fn: Any, local: dict[str, Any]) -> Spec | None:
+def read_annotation(
+    function: str, argument: str | None, annotation: Any, fn: Any, local: dict[str, Any]
+) -> Spec | None:
     with located(function, argument):
         return spec_of(resolved(annotation, fn, local), local)
 
@@ -40,18 +42,18 @@ def resolved(annotation: Any, fn: Any, local: dict[str, Any]) -> Any:
 
 
 class located:  # noqa: N801  (a context manager whose own frames a traceback can do without)
-    """Around what reads an annotation: its faults name the argument; by themselves those of a class' fields."""
+    """Around what reads an annotation: its faults name the argument, if there is one; "" for the fields of a class."""
 
-    def __init__(self, function: str, argument: str = "") -> None:
+    def __init__(self, function: str, argument: str | None = "") -> None:
         self._function, self._argument = function, argument
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
         if isinstance(error, AnnotationError):
-            function, argument = self._function, self._argument or str(error.argument)
-            what = "the result" if argument == "return" else f"argument `{argument}`"
-            named = AnnotationError(f"{function}: the annotation of {what} is malformed: {error.args[0]}")
+            function, argument = self._function, str(error.argument) if self._argument == "" else self._argument
+            what = "of the result " if argument == "return" else f"of argument `{argument}` " if argument else ""
+            named = AnnotationError(f"{function}: the annotation {what}is malformed: {error.args[0]}")
             named.function, named.argument = function, argument
             raise named from error.__cause__
 

@@ -1,5 +1,6 @@
 """The findings and casts of one audit, one row for each place."""
 
+import re
 import threading
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..._show.result import Row
+from ..._show.text import human
 from .rule import RULES, Finding, Rule, Severity
 from .scope import Scope
 from .selection import Selection
@@ -32,6 +34,19 @@ def _merges(source: torch.Tensor, dtype: torch.dtype) -> bool:
 
 def _severity(finding: Finding) -> int:
     return _WORSE.index(finding.severity)
+
+
+def _as_large(finding: Finding, size: int) -> Finding:
+    """The finding of more bytes, in its texts too."""
+    was = re.compile(rf"(?<=, ){human(finding.bytes)}(?=;|$)")  # as DG101 says it
+
+    def said(text: str) -> str:
+        return was.sub(human(size), text)
+
+    spots = tuple(replace(spot, label=said(spot.label)) for spot in finding.spots)
+    edit = finding.edit and replace(finding.edit, label=said(finding.edit.label))
+    message, label = said(finding.message), said(finding.label)
+    return replace(finding, message=message, label=label, spots=spots, edit=edit, bytes=size)
 
 
 @dataclass(slots=True)
@@ -188,9 +203,9 @@ class Findings:
                 self._findings[key] = (replace(found, seen_in=seen), site)
                 continue
             worse = max(known[0], found, key=_severity)
-            count, size = known[0].count + found.count, known[0].bytes + found.bytes
             every = tuple(dict.fromkeys([*known[0].seen_in, *seen]))
-            self._findings[key] = (replace(worse, count=count, bytes=size, seen_in=every), known[1])
+            whole = _as_large(worse, known[0].bytes + found.bytes)
+            self._findings[key] = (replace(whole, count=known[0].count + found.count, seen_in=every), known[1])
         for cast, site in casts:
             place = (cast.kind, cast.op, cast.from_dtype, cast.to_dtype, site.key, cast.module_path, cast.to_device)
             row = self._casts.setdefault(place, (replace(cast, count=0, bytes=0), site))

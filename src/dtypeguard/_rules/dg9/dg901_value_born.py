@@ -84,9 +84,11 @@ def born(harm: Harm, audit: Recorder) -> None:
     else:
         return
     lost = lost_before(row) if harm.cause is Cause.BORN and row.lost else None
-    advice = _of_buffers(row, audit) or _advice(harm, lost)
+    past = {(found.file, found.line) for found in audit.findings.rows() if found.rule == "DG312"}
+    skipped = _is_skipped(harm, audit, past)
+    advice = _of_buffers(row, audit) or _advice(harm, lost, skipped and not past)
     facts = {"count": count, "become": become, "wider": _wider(harm), "advice": advice}
-    enter(RULE, audit, row, facts, harm, Severity.INFO if _is_skipped(harm, audit) else None, lost)
+    enter(RULE, audit, row, facts, harm, Severity.INFO if skipped else None, lost)
 
 
 def _of_buffers(row: Row, audit: Recorder) -> str | None:
@@ -97,12 +99,11 @@ def _of_buffers(row: Row, audit: Recorder) -> str | None:
     )
 
 
-def _is_skipped(harm: Harm, audit: Recorder) -> bool:
+def _is_skipped(harm: Harm, audit: Recorder, past: set[tuple[str | None, int | None]]) -> bool:
     """Whether a GradScaler sees it and skips the step: a gradient in float16, also one that a penalty is made of.
 
-    It would see it too where a step goes past it, which DG312 tells.
+    It would see it too where a step goes past it, at the lines that DG312 tells.
     """
-    past = {(found.file, found.line) for found in audit.findings.rows() if found.rule == "DG312"}
     steps = {
         site for what, site in harm.felt
         if what in (GRADIENT, PARAMETER) and not (site is not None and (site.file, site.line) in past)
@@ -123,7 +124,7 @@ def _wider(harm: Harm) -> str:
     return "" if there is None else f", where {wide_of(harm.row)} has {number(there)}"
 
 
-def _advice(harm: Harm, lost: Row | None) -> str:
+def _advice(harm: Harm, lost: Row | None, skipped: bool) -> str:
     row = harm.row
     if row.given:
         return "find where the values come from: data with gaps, a state that was saved after a bad step"
@@ -148,6 +149,8 @@ def _advice(harm: Harm, lost: Row | None) -> str:
                 f"scale the loss: gradients of about 2**{power} are zero in float16, and 2**{_MIDDLE - power} times as "
                 "large they are not. `GradScaler` begins with 2**16 and finds the scale by itself"
             )
+        if skipped and (size > info.max or not divides):
+            return "nothing is to be done: the `GradScaler` skips such a step, and lowers its scale"
         itself = "`GradScaler` finds the scale by itself, and skips steps until then"
         if size > info.max:
             least, far = max(1, power - _TOP), f"gradients of about 2**{power} are infinite in float16"

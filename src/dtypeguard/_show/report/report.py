@@ -9,7 +9,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, TextIO, cast
+from typing import Any, Generic, Literal, TextIO, cast
 
 from torch import Tensor
 from typing_extensions import TypeVar
@@ -196,14 +196,14 @@ class AuditReport(Drawn, Generic[R]):
         self,
         ignore: Iterable[str] | str = (),
         baseline: str | os.PathLike[str] | None = None,
-        fail_on: SeverityName = "warning",
+        fail_on: SeverityName | Literal["never"] = "warning",
     ) -> None:
         """Raise AssertionError if there is a finding of severity warning or error.
 
         Args:
             ignore: rules to leave out, by id, name or family.
             baseline: a file that `save_baseline` wrote. Its findings are ignored.
-            fail_on: the lowest severity that fails.
+            fail_on: the lowest severity that fails; "never" for none.
 
         Raises:
             AssertionError: with the findings.
@@ -234,9 +234,9 @@ class AuditReport(Drawn, Generic[R]):
     ) -> None:
         __tracebackhide__ = True
         off = select(ignore)
-        least = one_of("fail_on", fail_on, _SEVERITIES)
+        least = one_of("fail_on", fail_on, (*_SEVERITIES, "never"))
         known = None if baseline is None else load(baseline)
-        bad = [f for f in self.findings if reaches(f.severity, least) and f.rule not in off]
+        bad = [f for f in self.findings if least != "never" and reaches(f.severity, least) and f.rule not in off]
         if known is not None:
             bad = known.new(bad)
         if bad:

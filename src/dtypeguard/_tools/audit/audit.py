@@ -45,6 +45,16 @@ class Audit:
         self._count: Steps | None = None  # that ends the program
         self._task = contextlib.ExitStack()  # that tells how far it is
 
+    def __repr__(self) -> str:
+        how = "is used already" if self._used else "has not run: use it in `with`, or pass a batch"
+        return f"<audit that {how}>"
+
+    def __getattr__(self, name: str) -> Any:
+        if name[:1] != "_" and (name in dir(AuditReport) or name in vars(self._report)):
+            says = "`with dtypeguard.audit() as report:`, or pass a batch: `report = dtypeguard.audit(model, batch)`"
+            raise AttributeError(f"an audit has no {name}, its report has: write {says}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     @property
     def report(self) -> AuditReport[Any]:
         return self._report

@@ -33,6 +33,7 @@ def _is_model(value: Any) -> bool:
 
 
 MODELS = Takes("an nn.Module", _is_model)
+_SEPARATORS = {"/", os.sep}
 _BATCH = "return a tensor, a tuple of positional or a dict of keyword arguments"
 
 
@@ -143,11 +144,12 @@ def found_by(name: str) -> Any:
         Raised: its module raises something itself.
     """
     module, _, attribute = name.partition(":")
-    if not module or not attribute:
+    if not module.strip(".") or not attribute:
         raise Usage(f"{name!r} names no function: write package.module:function")
-    if module.endswith(".py"):
-        name = ".".join(PurePath(module).with_suffix("").parts)
-        raise Usage(f"{module} is a file: write the name of its module, {name}:{attribute}")
+    if module.endswith(".py") or module[0] == "." or _SEPARATORS & {*module}:
+        told = "is a file: write the name of its module," if module.endswith(".py") else "names no module: write"
+        name, outside = _dotted(module)
+        raise Usage(f"{module} {told} {name}:{attribute}{outside}")
     if not sys.flags.safe_path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -163,6 +165,14 @@ def found_by(name: str) -> Any:
             raise Usage(f"{module} has no {attribute!r}{near(part, dir(found))}")
         found = getattr(found, part)
     return found
+
+
+def _dotted(path: str) -> tuple[str, str]:
+    """The name of the module that a path or a relative name means, and where it can be imported if not from here."""
+    plain = path.removesuffix(".py")
+    parts = PurePath(os.path.relpath(plain if _SEPARATORS & {*plain} else plain.lstrip("."))).parts
+    outside = "" if parts[0] != os.pardir else f", in the folder {PurePath(*parts[:-1]).as_posix()}"
+    return parts[-1] if outside else ".".join(parts), outside
 
 
 def missing(module: str, part: str | None = None) -> Usage:

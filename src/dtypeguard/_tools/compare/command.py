@@ -30,6 +30,9 @@ def run(options: argparse.Namespace) -> int:
         for name, what in (("keep", "the error"), ("bits", "the average")):
             if (value := getattr(options, name)) is not None and not value > 0:
                 raise ValueError(f"--{name} {value:g}: {what} must be positive")
+        if options.keep is not None and options.keep >= 1:  # so have outputs that are all 0
+            percents = f"{options.keep:g}%"
+            raise ValueError(f"--keep {options.keep:g} is {percent(options.keep)}, no goal: did you mean {percents}?")
         if options.max_error is not None and not options.max_error >= 0:
             raise ValueError(f"--max-error {options.max_error:g}: no error is less than 0")
         for name in ("dtype", "region"):

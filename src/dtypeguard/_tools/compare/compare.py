@@ -12,7 +12,7 @@ from torch import nn
 from ..._core.base.dtypes import FLOATING, HALF, HalfName, LowName, dtype_of, name_of
 from ..._core.base.errors import CompareError, DeviceError
 from ..._core.base.modules import root_of
-from ..._core.base.options import explained, indefinite, kind_of, refuse_maker
+from ..._core.base.options import explained, kind_of, refuse_maker
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..audit.audit import audit
@@ -190,7 +190,7 @@ def _subject(
     dtype = None if dtype is None else _as_dtype("dtype", dtype, _LOW)
     region = None if region is None else _as_dtype("region", region, HALF)
     if loss is not None and not callable(loss):
-        raise TypeError(f"compare: `loss` is {indefinite(type(loss).__name__)}: pass a function of the output")
+        raise TypeError(f"compare: `loss` is {kind_of(loss)}: pass a function of the output")
     compiled, model = compiling(model), root_of(model)
     batches = batches_of(batch)
     device = _check_devices(model, batches)

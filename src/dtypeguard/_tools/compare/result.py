@@ -193,7 +193,8 @@ class Comparison(Drawn):
             The modules, and the error that is left.
 
         Raises:
-            TypeError, ValueError: if the error is no number, not positive, or above 1 where the low dtype has less.
+            TypeError, ValueError: if the error is no number, not positive, or 1 or more where the low dtype has
+                less: "1%" is one percent.
             CompareError: if there are no outputs to measure an error of, if not even the whole model in float32
                 reaches it, if it is the batch that has the error, or if the model has changed since.
 
@@ -205,10 +206,10 @@ class Comparison(Drawn):
         (True, True)
         """
         error = share_of("keep: error", error)
-        if error > max(1.0, self.error):  # the low dtype alone is better
+        if error >= 1 and not error < self.error < math.inf:  # so have outputs that are all 0
             raise ValueError(
-                f"keep(error={error:g}) is {percent(error)}, more than the error with nothing kept, "
-                f"{percent(self.error)}: pass less, for example 0.01 or '1%'"
+                f"keep(error={error:g}) is {percent(error)}, no goal: did you mean '{error:g}%'? With nothing kept "
+                f"the error is {percent(self.error)}"
             )
         if self._found.integers:
             raise CompareError(

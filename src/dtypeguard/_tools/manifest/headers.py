@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from ..._core.base.options import indefinite
+from ..._core.base.options import kind_of
 from ..._core.base.quiet import quiet
 from ..._core.state.patterns import quoted
 from ..._core.state.reading import Held, Reading, author_name, read
@@ -204,7 +204,7 @@ def _torch(file: Path) -> dict[str, Held]:
     except RuntimeError as error:
         raise Unreadable(f"{file} is cut or damaged: {_first(error)}") from error
     if not isinstance(data, Mapping | Tensor):
-        raise Unreadable(f"{file} holds {indefinite(type(data).__name__)}, and no state_dict")
+        raise Unreadable(f"{file} holds {kind_of(data)}, and no state_dict")
     found = read(data if isinstance(data, Mapping) else {"tensor": data}, shapes=True)
     return found.sections["tensors"]
 

@@ -110,8 +110,7 @@ class Manifest(Result):
         dict differs from the manifest in 1 of 2 tensors
           bias  float32 -> float64
         """
-        rows = [held for lines in self.contents.lines.values() for _, held in lines]
-        shapes, devices = (any(getattr(held, name) is not None for held in rows) for name in ("shape", "device"))
+        shapes, devices = map(self.contents.asks, ("shape", "device"))
         reading = _reading(other, optimizer, shapes, devices, self.contents)
         found = differences(self.contents, reading)
         if batch is not None and not found.stranger:
