@@ -17,7 +17,6 @@ from ..base.config import Autocast
 from ..base.dtypes import (
     BY_NAME,
     FLOATING,
-    HALF,
     TABLE,
     Kind,
     lost,
@@ -47,7 +46,7 @@ from ..contract.spec import (
 from .arrays import from_numpy, numbers_fix, numpy_fix
 from .axes import check_dims
 from .family import prefer, within
-from .names import instead, is_called_labels, is_called_mask, is_ids, is_mask
+from .names import instead, is_called_mask, is_ids, is_mask
 from .operators import declines
 from .regions import autocast_casts, region_of
 from .reports import give, neither, report, report_dtype, report_kind
@@ -475,8 +474,7 @@ def only_masks_differ(contract: Contract, values: tuple[Any, ...], dtype: torch.
     ids = False
     for _, path, value in checked_values(contract, values):
         for place, tensor in _tensors(path, value):
-            labels = tensor.dtype is torch.float32 and dtype in HALF and is_called_labels(place)  # losses take them
-            mask = is_called_mask(place) or labels
+            mask = is_called_mask(place, tensor.dtype, dtype)
             if tensor.dtype in FLOATING and tensor.dtype is not dtype and not mask:
                 return False
             ids = ids or (TABLE[tensor.dtype].kind is Kind.INT and not mask)
