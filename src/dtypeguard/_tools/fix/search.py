@@ -142,11 +142,13 @@ class Search:
         yield from packages if "unsafe" in kinds else ()
 
     def _edits(self, cause: Cause, state: State, kinds: tuple[str, ...], depth: int) -> Iterator[tuple[str, State]]:
-        """The candidates, as the program with them; without those that are no Python, or keep writes from a tensor."""
+        """The candidates, as the program with them; none that is no Python, keeps writes from a tensor, or goes back."""
         for name, changes in self.candidates(cause, state, kinds, depth):
             with contextlib.suppress(SyntaxError, ValueError):
                 edited = state.edited(changes, self._read)
-                if not any(self._writes_to_copy(file, state, edited) for file in {one.file for one in changes}):
+                back = all(self._text_of(file, self.state) == text for file, text in edited.texts.items())
+                files = {one.file for one in changes}
+                if not back and not any(self._writes_to_copy(file, state, edited) for file in files):
                     yield name, edited
 
     def _writes_to_copy(self, file: str, state: State, edited: State) -> bool:
