@@ -142,7 +142,7 @@ class Search:
         yield from packages if "unsafe" in kinds else ()
 
     def _edits(self, cause: Cause, state: State, kinds: tuple[str, ...], depth: int) -> Iterator[tuple[str, State]]:
-        """The candidates, as the program with them; none that is no Python, keeps writes from a tensor, or goes back."""
+        """The candidates, as the program with them; none that is no Python, hides writes to a tensor, or goes back."""
         for name, changes in self.candidates(cause, state, kinds, depth):
             with contextlib.suppress(SyntaxError, ValueError):
                 edited = state.edited(changes, self._read)
