@@ -19,7 +19,7 @@ from ..._engine.watch.rule import RULES, Finding, Severity
 from ..._show.report.causes import Cause, causes_of, loses, settles
 from . import blocks, classes, moves, numbers, reasons, training
 from .code import MOVES, Candidate, Place
-from .finish import WAYS, Edited, Way, all_operands
+from .finish import MORE, WAYS, Edited, Way
 from .measured import ErrorChange, Errors, errors_of
 from .names import Source
 from .outputs import near, skeletons_agree
@@ -228,7 +228,7 @@ class Search:
         return tuple(ways), state, run
 
     def _better(self, way: Way, cause: Cause, state: State, run: Run) -> Iterator[tuple[State, Run]]:
-        nearly = 0.0 if cause.rule in _EXACT else math.inf if way is all_operands else _NEARLY
+        nearly = 0.0 if cause.rule in _EXACT else _NEARLY
         for file in [file for file, text in state.texts.items() if text != self.state.texts.get(file)]:
             tried = list(way(self._edited(file, state, run)))[:_TRIES_MORE]
             for changes in filter(None, tried if not self._is_over else ()):
@@ -240,7 +240,7 @@ class Search:
                         not self._writes_to_copy(file, state, edited)
                         and keys <= {state.key(finding) for finding in run.findings}
                         and self._judge(cause, self.state, self.last, edited, ran) == []
-                        and self._numbers_agree(run, ran, nearly)
+                        and (way in MORE or self._numbers_agree(run, ran, nearly))
                         and len(list(way(self._edited(file, edited, ran)))) < len(tried)
                     ):
                         yield edited, ran
@@ -283,7 +283,8 @@ class Search:
                     continue
                 if exact and not self._numbers_agree(base, run, 0.0 if as_it_is else _NEARLY):
                     refuse(reasons.COPIES)
-                    if as_it_is and not new and _widens(cause.first):  # it is wanted, though not safe
+                    more = _removed_beside(cause, state, base, edited, run)
+                    if as_it_is and not new and (more or _widens(cause.first)):  # it is wanted, though not safe
                         return
                     continue
                 if new:
@@ -430,6 +431,12 @@ class Search:
 def _widens(finding: Finding) -> bool:
     """Whether it is about a cast from half precision, which loses nothing."""
     return finding.from_dtype in HALF and finding.to_dtype in (torch.float32, torch.float64)
+
+
+def _removed_beside(cause: Cause, state: State, base: Run, edited: State, run: Run) -> bool:
+    """Whether more than a cause is gone with an edit."""
+    gone = {state.key(finding) for finding in base.bad} - {edited.key(finding) for finding in run.bad}
+    return bool(gone - {state.key(finding) for finding in cause.findings})
 
 
 def _key_of(texts: Texts) -> tuple[tuple[str, str], ...]:
