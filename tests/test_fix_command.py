@@ -103,6 +103,7 @@ def test_a_program_of_two_files_is_mended_in_one_command_and_its_files_are_not_t
     done = audit(tmp_path, "--fix", "--unsafe-fixes", "train.py")
     assert done.returncode == 0, done.stdout
     assert re.search(r"audit report: no warning is left; \d+ warnings fixed; \d+ info not shown; ", done.stdout)
+    assert re.search(r"\nfixed .*: removes DG103 at .*\n  DG103: [A-Z][^:]*: `out.half\(\)`", done.stdout)
     assert (tmp_path / "log.txt").read_text() == log + "True\n" * 2  # by the first run
     assert "    out = out.half()\n" in (tmp_path / "train.py").read_text()
     changed = tree(tmp_path)

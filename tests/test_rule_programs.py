@@ -115,6 +115,8 @@ def pasted(source, fix, line):
         return "\n".join([*lines[: line - 1], codes[0], lines[line - 1], codes[1], *lines[line:]])
     if len(codes) == 2 and "in place of" in fix and codes[1] in source:
         return source.replace(codes[1], codes[0], 1)
+    if "leave out the cast of `" in fix:
+        return source.replace(codes[0], codes[0].rpartition(".to(" if ".to(" in codes[0] else ".")[0], 1)
     if len(codes) != 1:  # one of several alternatives has to be chosen
         return None
     kept = re.fullmatch(r"[\w.]+ = (.+)", codes[0])

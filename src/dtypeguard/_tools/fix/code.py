@@ -35,6 +35,7 @@ SUMS = frozenset("sum mean prod cumsum cumprod var std norm logsumexp".split())
 WIDER_INTEGER = {torch.uint8: torch.int32, torch.int8: torch.int32, torch.int16: torch.int32, torch.int32: torch.int64}
 _VIEWS = frozenset("detach view reshape flatten t transpose permute squeeze unsqueeze expand contiguous".split())
 _TRAINED = re.compile(r"\b(detach|data|state_dict|params|\w*parameters)\b")  # what is read off a model
+_NUMBERS = frozenset("size numel nelement dim ndimension item tolist".split())  # methods that give no tensors
 _LITERALS = (cst.Integer, cst.Float, cst.BaseString, cst.Imaginary, cst.Lambda, cst.Dict, cst.Slice)
 
 
@@ -123,11 +124,10 @@ def cast(at: At, dtype: torch.dtype, text: str | None = None) -> Candidate:
         said = dtype_argument(source, node)
         if said is not None:
             whole = dtype is torch.float64 and not _says_float(source, node)
-            code = dtype_code(torch.float32 if whole else dtype, source)
-            if dtype is torch.float32 and source.code(said.value) in source.parameters(
-                node
-            ):  # callers may want float64
-                code = f"{source.torch() or 'torch'}.promote_types({source.code(said.value)}, {code})"
+            code, given = dtype_code(torch.float32 if whole else dtype, source), source.code(said.value)
+            if dtype is torch.float32 and given in source.parameters(node):  # callers may want float64
+                given += f" or {code}" if source.default(node, given) == "None" else ""
+                code = f"{source.torch() or 'torch'}.promote_types({given}, {code})"
             return [source.replace(said.value, code)]
         if is_cast(source, node) and not node.args and dtype in CASTS and isinstance(node.func, cst.Attribute):
             return [source.replace(node.func.attr, CASTS[dtype])]
@@ -294,22 +294,37 @@ def used(at: At) -> list[At]:
 
 
 def _constant(source: Source, node: Node) -> bool:
-    """What is no tensor: a literal, a name of a module's, a dtype."""
+    """What is no tensor: a literal, a name of a module's, a dtype, a number that Python has."""
     if isinstance(node, cst.UnaryOperation):
         return _constant(source, node.expression)
+    if isinstance(node, cst.BinaryOperation):
+        return _constant(source, node.left) and _constant(source, node.right)
     code = source.code(node)
     known = code.partition(".")[0] in source.modules and not isinstance(node, cst.Call)
-    number = (
-        isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value in ("float", "int", "len")
-    )
-    named_so = code in ("True", "False", "None") or code.endswith((".dtype", ".device", ".shape"))
-    return isinstance(node, _LITERALS) or known or number or named_so
+    named_so = code in ("True", "False", "None") or code.endswith((".dtype", ".device"))
+    return isinstance(node, _LITERALS) or known or named_so or _is_size(source, node)
+
+
+def _is_size(source: Source, node: Node) -> bool:
+    """Whether code is a number or a shape that Python has, by name too: `x.shape[0]`, `len(x)`, `x.item()`."""
+    if isinstance(node, cst.Call):
+        if isinstance(node.func, cst.Name):
+            return node.func.value in ("float", "int", "len")
+        return source.on(node) is not None and source.called(node) in _NUMBERS
+    if isinstance(node, cst.Subscript):
+        return _is_size(source, node.value)
+    if isinstance(node, cst.Name):
+        made = source.definitions(node)
+        return bool(made) and all(not isinstance(one, cst.Name) and _is_size(source, one) for one in made)
+    return isinstance(node, cst.Attribute) and node.attr.value in ("shape", "ndim")
 
 
 def leaves(at: At) -> list[At]:
     """The names and calls that an expression is computed from, to the last."""
     source, node = at.source, at.node
     method = isinstance(node, cst.Call) and source.on(node) is not None and not is_cast(source, node)
+    if _constant(source, node):
+        return []
     if isinstance(node, cst.BinaryOperation | cst.UnaryOperation | cst.Comparison) or method:
         return [leaf for one in operands(at) for leaf in leaves(one)]
     return [at]
@@ -337,7 +352,8 @@ def names_in(at: At) -> list[At]:
         named_argument = isinstance(parent, cst.Arg) and parent.keyword is node
         whole = isinstance(node, cst.Name) or at.source.of_self(node) or at.source.is_entry(node)
         code = at.source.code(node)
-        if whole and not called and not part and not named_argument and code.partition(".")[0] not in at.source.modules:
+        known = code.partition(".")[0] in at.source.modules or _constant(at.source, node)
+        if whole and not called and not part and not named_argument and not known:
             found.setdefault(code, At(at.source, node))
     return list(found.values())
 

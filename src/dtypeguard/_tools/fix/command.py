@@ -204,6 +204,8 @@ class Mending:
                 yield edit.diff
         for edit in self.written:
             yield f"{'fixed' if edit.proven else 'edited'} {edit.place}: {edit.does}: removes {edit.removes}"
+            told = [f"  {f.rule}: {RULES[f.rule].summary.rstrip('.')}: {f.message}" for f in edit.findings]
+            yield from dict.fromkeys(told)  # they are not among those that are left, which a report shows
         mended = {_place(finding) for edit in self.edits for finding in edit.findings}
         left = [] if self.status == INTERRUPTED else self.left  # for whatever was not tried
         causes = list(causes_of(finding for finding in left if _place(finding) not in mended))

@@ -112,6 +112,27 @@ def all_operands(edited: Edited) -> Iterator[Candidate]:
             yield joined([next(retyped(call, torch.float32), []) for call in calls])
 
 
+def all_totals(edited: Edited) -> Iterator[Candidate]:
+    """Widens the totals beside it too.
+
+    Those that one function makes by the same code, and one function adds to.
+    """
+    source, old = edited.source, edited.old
+    adding: dict[str, set[Scope]] = {}
+    for added in source.of(cst.AugAssign):
+        adding.setdefault(source.code(added.target), set()).add(source.scope(added))
+    made = [(source.code(one.targets[0].target), one) for one in source.of(cst.Assign) if len(one.targets) == 1]
+    made = [(name, one) for name, one in made if name in adding]
+    was = [(old.code(one.targets[0].target), _name(old.scope(one)), old.code(one.value)) for one in old.of(cst.Assign)]
+    for name, total in made:
+        scope, code = source.scope(total), source.code(total.value)
+        narrow = [text for known, function, text in was if (known, function) == (name, _name(scope))]
+        if edited.wrote(total) and edited.narrowed(total) is not None and len(narrow) == 1:
+            alike = [one for other, one in made if source.scope(one) is scope and adding[other] & adding[name]]
+            if beside := [one.value for one in alike if source.code(one.value) in narrow]:
+                yield [source.replace(one, code) for one in beside]
+
+
 def _is_born_wide(source: Source, value: Node) -> bool:
     """Whether an expression is wide without a cast, which would only be for what that line computes."""
     return not any(is_cast(source, call) for call in source.below(value, cst.Call))
@@ -163,5 +184,6 @@ def _name(function: Scope) -> str:
 
 
 Way = Callable[[Edited], Iterator[Candidate]]
-WAYS: tuple[Way, ...] = (all_operands, without_needless, same_results)
-SAID = {way.__name__: way for way in (all_operands, same_results)}  # those that change what the program computes
+WAYS: tuple[Way, ...] = (all_operands, all_totals, without_needless, same_results)
+MORE = (all_operands, all_totals)  # those that widen more
+SAID = {way.__name__: way for way in (*MORE, same_results)}  # those that change what the program computes

@@ -260,17 +260,21 @@ def widen_behind(place: Place, at: At) -> Iterator[Candidate]:
 @move
 def widen_origins(place: Place, at: At) -> Iterator[Candidate]:
     """Keeps what the line is computed from in a wider dtype."""
-    yield from _origins_as(at, place.wide)
+    yield from _made_as(origins(at), place.wide)
+    birth = place.birth  # which may be further away than definitions are looked through
+    call = birth.node if birth is not None and says_dtype(birth) else None
+    if birth is not None and isinstance(call, cst.Call) and not isinstance(birth.source.on(call), cst.Call):
+        yield from _made_as([birth], place.wide)  # not of `Net().to(dtype)`, which converts all of a model
 
 
 @move
 def narrow_origins(place: Place, at: At) -> Iterator[Candidate]:
     """Makes what the line is computed from in the narrower dtype."""
-    yield from _origins_as(at, place.narrow)
+    yield from _made_as(origins(at), place.narrow)
 
 
-def _origins_as(at: At, dtype: torch.dtype) -> Iterator[Candidate]:
-    for one in [other for found in origins(at) for other in _operands_of(found)]:
+def _made_as(made: list[At], dtype: torch.dtype) -> Iterator[Candidate]:
+    for one in [other for found in made for other in _operands_of(found)]:
         yield from kept_as_it_is(one)
         calls = casts_in(one, torch.float64 if dtype is torch.float64 else torch.float32)
         for call in calls:

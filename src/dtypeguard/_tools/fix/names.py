@@ -67,6 +67,12 @@ class Source(Text):
         function = self.scope(node)
         return [one.name.value for one in function.params.params] if isinstance(function, cst.FunctionDef) else []
 
+    def default(self, node: Node, name: str) -> str:
+        """The default of a parameter of the function that a node is in, as it is written."""
+        function = self.scope(node)
+        params = function.params.params if isinstance(function, cst.FunctionDef) else ()
+        return next((self.code(one.default) for one in params if one.name.value == name and one.default), "")
+
     def receiver(self, node: Node) -> str:
         """What the method that a node is in calls the object that it is called on."""
         functions = (one for one in self.up(node) if isinstance(one, cst.FunctionDef))

@@ -16,6 +16,8 @@ from .code import (
     Place,
     add_argument,
     cast,
+    casts_in,
+    dtype_argument,
     dtype_code,
     each_and_all,
     is_cast,
@@ -165,6 +167,15 @@ def whole_in_int64(place: Place, at: At) -> Iterator[Candidate]:
         yield from retyped(at, torch.int64)
     written = [At(source, value) for one in _targets(at) for value in source.definitions(_base(one))[:1]]
     yield from (cast(one, torch.int64) for one in written if says_dtype(one))
+
+
+@move
+def made_of_integers(place: Place, at: At) -> Iterator[Candidate]:
+    """Makes whole numbers integers where they became floats."""
+    for call in casts_in(at, place.wide):
+        said = dtype_argument(call.source, call.node) if isinstance(call.node, cst.Call) else None
+        if said is not None and call.source.code(said.value).startswith(f"{call.source.torch()}."):
+            yield from retyped(call, torch.int64)
 
 
 @move
@@ -339,7 +350,20 @@ def totals_in_float64(place: Place, at: At) -> Iterator[Candidate]:
                 changes += next(retyped(At(source, total), torch.float64), [])
                 changes += joined([cast(leaf, torch.float64) for leaf in leaves(At(source, one.value))])
     if changes:
-        yield [*changes, *source.after(at.node, spelt(torch.float32, source))]
+        yield joined([changes, *(cast(one, torch.float32) for one in [at, *_readers(at, names)])])
+
+
+def _readers(at: At, names: set[str]) -> list[At]:
+    """Where else the properties are read that a line reads, but for other ones of these."""
+    source, method = at.source, at.source.scope(at.node)
+    holder = source.scope(method) if isinstance(method, cst.FunctionDef) else None
+    if not isinstance(holder, cst.ClassDef):
+        return []
+    functions = [one for one in source.below(holder, cst.FunctionDef) if source.scope(one) is holder]
+    known = {f"self.{one.name.value}": one for one in functions}
+    own = [one for name, one in known.items() if one is not method and name not in names]
+    reads = [one for function in own for one in source.below(function, cst.Attribute)]
+    return [At(source, one) for one in reads if source.code(one) in names & known.keys()]
 
 
 @move

@@ -19,7 +19,7 @@ from ..._engine.watch.rule import RULES, Finding, Severity
 from ..._show.report.causes import Cause, causes_of, loses, settles
 from . import blocks, classes, moves, numbers, reasons, training
 from .code import MOVES, Candidate, Place
-from .finish import WAYS, Edited, Way, all_operands
+from .finish import MORE, WAYS, Edited, Way
 from .measured import ErrorChange, Errors, errors_of
 from .names import Source
 from .outputs import near, skeletons_agree
@@ -143,11 +143,13 @@ class Search:
         yield from packages if "unsafe" in kinds else ()
 
     def _edits(self, cause: Cause, state: State, kinds: tuple[str, ...], depth: int) -> Iterator[tuple[str, State]]:
-        """The candidates, as the program with them; without those that are no Python, or keep writes from a tensor."""
+        """The candidates, as the program with them; none that is no Python, hides writes to a tensor, or goes back."""
         for name, changes in self.candidates(cause, state, kinds, depth):
             with contextlib.suppress(SyntaxError, ValueError):
                 edited = state.edited(changes, self._read)
-                if not any(self._writes_to_copy(file, state, edited) for file in {one.file for one in changes}):
+                back = all(self._text_of(file, self.state) == text for file, text in edited.texts.items())
+                files = {one.file for one in changes}
+                if not back and not any(self._writes_to_copy(file, state, edited) for file in files):
                     yield name, edited
 
     def _writes_to_copy(self, file: str, state: State, edited: State) -> bool:
@@ -231,7 +233,7 @@ class Search:
         return tuple(ways), state, run
 
     def _better(self, way: Way, cause: Cause, state: State, run: Run) -> Iterator[tuple[State, Run]]:
-        nearly = 0.0 if cause.rule in _EXACT else math.inf if way is all_operands else _NEARLY
+        nearly = 0.0 if cause.rule in _EXACT else _NEARLY
         for file in [file for file, text in state.texts.items() if text != self.state.texts.get(file)]:
             tried = list(way(self._edited(file, state, run)))[:_TRIES_MORE]
             for changes in filter(None, tried if not self._is_over else ()):
@@ -243,7 +245,7 @@ class Search:
                         not self._writes_to_copy(file, state, edited)
                         and keys <= {state.key(finding) for finding in run.findings}
                         and self._judge(cause, self.state, self.last, edited, ran) == []
-                        and self._numbers_agree(run, ran, nearly)
+                        and (way in MORE or self._numbers_agree(run, ran, nearly))
                         and len(list(way(self._edited(file, edited, ran)))) < len(tried)
                     ):
                         yield edited, ran
@@ -286,7 +288,8 @@ class Search:
                     continue
                 if exact and not self._numbers_agree(base, run, 0.0 if as_it_is else _NEARLY):
                     refuse(reasons.COPIES)
-                    if as_it_is and not new and _widens(cause.first):  # it is wanted, though not safe
+                    more = _removed_beside(cause, state, base, edited, run)
+                    if as_it_is and not new and (more or _widens(cause.first)):  # it is wanted, though not safe
                         return
                     continue
                 if new:
@@ -433,6 +436,12 @@ class Search:
 def _widens(finding: Finding) -> bool:
     """Whether it is about a cast from half precision, which loses nothing."""
     return finding.from_dtype in HALF and finding.to_dtype in (torch.float32, torch.float64)
+
+
+def _removed_beside(cause: Cause, state: State, base: Run, edited: State, run: Run) -> bool:
+    """Whether more than a cause is gone with an edit."""
+    gone = {state.key(finding) for finding in base.bad} - {edited.key(finding) for finding in run.bad}
+    return bool(gone - {state.key(finding) for finding in cause.findings})
 
 
 def _key_of(texts: Texts) -> tuple[tuple[str, str], ...]:

@@ -19,6 +19,7 @@ from .code import (
     origins,
     retyped,
     spelt,
+    uncast,
 )
 from .names import Source
 from .source import Change, Node, Unfit, argument
@@ -78,10 +79,18 @@ def unscale_before_clip(place: Place, at: At) -> Iterator[Candidate]:
     for scaler, optimizer, _ in _scaler_steps(at)[:2]:
         code = f"{scaler}.unscale_({optimizer})"
         calls = [call for call in _calls(source, "unscale_", near=at.node) if source.code(call) == code]
-        for before in [statement, *loops[:1]]:
+        for before in [_behind_backward(source, statement), *loops[:1]]:
             there = [source.statement(call) for call in calls]
             beside = [one for one in there if one in source.block(before)]
             yield _moved(source, beside[:1], before) if beside else [source.before_line(before, code)]
+
+
+def _behind_backward(source: Source, statement: Node) -> Node:
+    """What stands behind the last backward beside a statement and before it, as it may read gradients, or itself."""
+    block = list(source.block(statement))
+    before = block[: block.index(statement) + 1]
+    losses = [number for number, one in enumerate(before[:-1]) if _has(source, one, "backward")]
+    return before[losses[-1] + 1] if losses else statement
 
 
 @move
@@ -232,8 +241,9 @@ def float32_loss(place: Place, at: At) -> Iterator[Candidate]:
     """Computes the loss in float32."""
     source = at.source
     for loss in [At(source, arg.value) for arg in at.node.args] if isinstance(at.node, cst.Call) else ():
+        yield from (_uncast(one) for one in [loss, *origins(loss, 1)] if is_cast(source, one.node))
         for one in [*origins(loss, 1), loss]:
-            calls = list(source.below(one.node, cst.Call))
+            calls = [call for call in source.below(one.node, cst.Call) if not is_cast(source, call)]
             criteria = [call for call in calls if len(call.args) > 1]
             given = [arg.value for call in [*criteria[:1], *calls[:1]] for arg in call.args[:1]]
             models = [
@@ -247,6 +257,17 @@ def float32_loss(place: Place, at: At) -> Iterator[Candidate]:
                 whole = node is loss.node or (isinstance(loss.node, cst.Name) and node is one.node)
                 if not whole:  # which was computed in half before
                     yield cast(At(source, node), torch.float32)
+
+
+def _uncast(at: At) -> Candidate:
+    """An expression without its cast; without the statement, where that would assign a variable to itself."""
+    source, call = at.source, at.node
+    inner = source.on(call) if isinstance(call, cst.Call) else None
+    if inner is None or not isinstance(call, cst.Call):
+        return []
+    parent = source.parents[call]
+    targets = [source.code(one.target) for one in parent.targets] if isinstance(parent, cst.Assign) else []
+    return [source.without(source.line_of(call)) if targets == [source.code(inner)] else uncast(source, inner, call)]
 
 
 @move
