@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import copy
 import warnings
 
 import pytest
@@ -19,7 +18,6 @@ from dtypeguard import (
     ShapeError,
     casts,
     enforce,
-    guard,
     reset_casts,
 )
 from dtypeguard._core.check import verify as _verify
@@ -488,38 +486,3 @@ def test_the_error_of_a_narrowing_is_in_its_record():
     with pytest.warns(CastWarning):
         f(f64())
     assert casts()[0].error == 0
-
-
-# ---------------------------------------------------------------- a guarded model writes
-
-
-class Recurrent(nn.Module):
-    """Keeps its state in float32 beside half weights, and lets the caller own it."""
-
-    def __init__(self):
-        super().__init__()
-        self.words, self.head = nn.Embedding(10, 4), nn.Linear(4, 10)
-
-    def forward(self, ids, state):
-        with torch.no_grad():
-            state.mul_(0.5).add_(self.words(ids).float())
-        return self.head(state.to(self.head.weight.dtype))
-
-
-@silent
-@pytest.mark.filterwarnings("ignore::dtypeguard.InplaceOnCastWarning")
-def test_what_a_guarded_model_writes_reaches_the_caller_as_without_a_guard():
-    torch.manual_seed(0)
-    bare = Recurrent().bfloat16()
-    model, states, results = guard(copy.deepcopy(bare), mode="lenient"), [torch.zeros(2, 4) for _ in range(2)], []
-    for step in range(4):  # the first call is checked otherwise than later ones
-        results = [one(torch.tensor([step, step + 1]), state) for one, state in zip((bare, model), states, strict=True)]
-    torch.testing.assert_close(*states, rtol=2**-7, atol=0.01)
-    torch.testing.assert_close(*results, rtol=2**-6, atol=0.02)
-    assert float(states[1].abs().sum()) > 0
-
-
-def test_that_a_guarded_model_wrote_to_a_copy_is_told_with_what_the_caller_got():
-    with warns(CastWarning, InplaceOnCastWarning) as said:
-        guard(Recurrent().bfloat16(), mode="lenient")(torch.tensor([0, 1]), torch.zeros(2, 4))
-    assert "the caller's float32 tensor got the values, rounded to bfloat16" in str(said[1].message)

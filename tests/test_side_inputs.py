@@ -61,13 +61,6 @@ class Text(nn.Module):
         return hidden if attention_mask is None else hidden.masked_fill(attention_mask[..., None] == 0, 0)
 
 
-class Scores(Text):
-    """Compares with labels in their own dtype, as a model of text with a regression head does."""
-
-    def forward(self, ids, labels):
-        return nn.functional.mse_loss(super().forward(ids).mean(-1), labels)
-
-
 class Takes(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +93,6 @@ BESIDE = {  # the parameters' dtype, the module, a call
     ),
     "a mask beside ids": (BF16, Text, lambda: ((IDS,), {"attention_mask": rand(2, 3).round()})),
     "a float64 mask beside ids": (F32, Text, lambda: ((IDS, rand(2, 3, dtype=F64).round()), {})),
-    "labels beside ids": (BF16, Scores, lambda: ((IDS,), {"labels": rand(2, 3)})),
 }
 
 
@@ -127,11 +119,6 @@ def test_a_side_input_arrives_as_it_is_in_silence(name, mode):
 def test_only_masks_beside_ids_may_differ_where_nothing_shows_the_dtype(call):
     with pytest.raises(DtypeError, match="is float32"):
         call(made(model=Text, mode="strict"))
-
-
-def test_labels_of_numpy_beside_ids_are_an_error():
-    with pytest.raises(DtypeError, match="`labels` is float64"):
-        guard(Scores(), mode="strict")(IDS, labels=rand(2, 3, dtype=F64))
 
 
 def test_a_condition_that_a_layer_needs_is_cast_there():

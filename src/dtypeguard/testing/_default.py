@@ -48,8 +48,9 @@ def _has_dtype(value: Any) -> bool:
 @contextlib.contextmanager
 def as_default(dtype: torch.dtype) -> Iterator[None]:
     """In here, and in this thread, tensors are made in another default dtype."""
+    mode = _Default(dtype)  # which asks for the default dtype before it is another one
     with Patches().for_a_block() as patches:
         patches.instead(torch, "get_default_dtype", lambda following: dtype)
         patches.enter_thread()
-        with _Default(dtype):
+        with mode:
             yield

@@ -183,9 +183,7 @@ class CastWarning(DtypeGuardWarning):
 
 
 class InplaceOnCastWarning(DtypeGuardWarning):
-    """The function changed a cast copy in place: the caller's tensor did not change; that of a guarded model got the
-    rounded values. Cast before the call.
-    """
+    """The function changed a cast copy in place, so the caller's tensor did not change. Cast before the call."""
 
     code: str | None = codes.COPY.id
 

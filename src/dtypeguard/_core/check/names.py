@@ -96,14 +96,9 @@ def is_mask(contract: Contract, path: Path, dtype: Any, anchor: Any, values: tup
     return not any(param.name == "need_weights" and value for param, value in zip(contract.params, values, strict=True))
 
 
-def is_called_mask(path: Path, dtype: torch.dtype, anchor: torch.dtype | None) -> bool:
-    """Whether a value is a mask by its name: `attention_mask`, `batch['mask']`, `masks[0]`.
-
-    Or float32 labels beside half weights, which losses take.
-    """
-    name = _words(path)[-1]
-    labels = name in ("label", "labels", "target", "targets") and dtype is torch.float32 and anchor in HALF
-    return labels or name in ("mask", "masks")
+def is_called_mask(path: Path) -> bool:
+    """Whether a value is a mask by its name: `attention_mask`, `batch['mask']`, `masks[0]`."""
+    return _words(path)[-1] in ("mask", "masks")
 
 
 def _words(path: Path) -> list[str]:

@@ -467,14 +467,14 @@ _DEEPEST = 16  # containers in containers, which may hold themselves
 
 
 def only_masks_differ(contract: Contract, values: tuple[Any, ...], dtype: torch.dtype | None) -> bool:
-    """Whether ids stand beside masks or labels, and nothing else has another floating dtype: no cast was forgotten.
+    """Whether ids stand beside masks, and nothing else has another floating dtype: then no cast was forgotten.
 
     What a model does with a mask is its own affair: many compare it with zero, or cast it to the dtype of their scores.
     """
     ids = False
     for _, path, value in checked_values(contract, values):
         for place, tensor in _tensors(path, value):
-            mask = is_called_mask(place, tensor.dtype, dtype)
+            mask = is_called_mask(place)
             if tensor.dtype in FLOATING and tensor.dtype is not dtype and not mask:
                 return False
             ids = ids or (TABLE[tensor.dtype].kind is Kind.INT and not mask)

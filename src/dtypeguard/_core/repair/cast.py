@@ -206,31 +206,14 @@ def _verify(call: CallState, edit: Edit, fresh: Any, count: int, first: bool) ->
 def warn_of_copy(
     contract: Contract, argument: str, source: Tensor, fresh: Tensor, version: int, kind: Path = ()
 ) -> None:
-    """Warn if the body wrote to a cast copy, or asked for its gradient.
-
-    What the forward of a guarded model writes is copied back: without a guard it would have reached the caller.
-    """
+    """Warn if the body wrote to a cast copy, or asked for its gradient."""
     function, option = contract.function, "skip_args" if contract.guarded else "mutates"
     asked = fresh.is_leaf and fresh.requires_grad and not source.requires_grad
     if fresh._version == version and not asked:
         return
     deed = "called requires_grad_ on" if fresh._version == version else "changed in place"
-    back = contract.guarded and fresh._version != version and _copied_back(source, fresh)
-    became = f"got the values, rounded to {plain(fresh.dtype)}" if back else "did not change"
     text = (
         f"{function} {deed} `{argument}`, which is a cast copy: the caller's {plain(source.dtype)} tensor "
-        f"{became}; cast it to {plain(fresh.dtype)} before the call, or name it in {option}="
+        f"did not change; cast it to {plain(fresh.dtype)} before the call, or name it in {option}="
     )
     warn_once(("inplace", function, kind or (argument,), deed, same_line(caller())), InplaceOnCastWarning(text))
-
-
-def _copied_back(source: Tensor, fresh: Tensor) -> bool:
-    """Whether a tensor got what was written to its copy; not where PyTorch would refuse the body the same."""
-    if source.requires_grad:
-        return False
-    try:
-        with torch.no_grad():
-            source.copy_(fresh)
-    except RuntimeError:  # an expanded tensor, or one of inference mode
-        return False
-    return True

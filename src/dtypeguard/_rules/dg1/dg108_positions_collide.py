@@ -20,7 +20,7 @@ RULE = Rule(
         "are rounded, so neighbouring positions become equal, and the sine of a large angle is noise. So are points of "
         "a `linspace`: 1000 of them between 0 and 1 are 504 in bfloat16."
     ),
-    unsafe=("called_in_wider", "retype_inside", "widen_sum", "widen_origins"),
+    unsafe=("retype_inside", "called_in_wider", "widen_sum", "widen_origins"),
     sampled=True,
     sources=("https://github.com/huggingface/transformers/issues/25681",),
     guesses=True,

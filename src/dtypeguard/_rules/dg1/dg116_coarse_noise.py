@@ -25,7 +25,7 @@ RULE = Rule(
         "what has the probability 0 where one of them is 0 in float16. `rand_like(x) > 0` is meant to be always true,"
         " and `erfinv` of the end of a range is infinite."
     ),
-    unsafe=("called_in_wider", "retype_inside", "widen_origins"),
+    unsafe=("retype_inside", "called_in_wider", "widen_origins"),
     sources=(
         "https://docs.pytorch.org/docs/stable/generated/torch.rand.html",
         "https://github.com/Lightning-AI/litgpt/issues/2323",
