@@ -268,6 +268,11 @@ FIXES = {
         ROWS + "for x in DataLoader([np.ones(4)]):\n    m(x)\n",
         "convert where the float64 is born: in the data set, or `x = x.to(torch.float32)` at the top of the loop",
     ),
+    "what a loop yields, in a dict": (
+        ROWS + "for x in DataLoader([{'x': np.ones(4)}]):\n    m(x['x'])\n",
+        "convert where the float64 is born: in the data set, or `.to(torch.float32)` on what is float64 of `x` at the "
+        "top of the loop",
+    ),
     "the names of scaler and optimizer": (
         SCALED + "nn.utils.clip_grad_norm_(m.parameters(), 1.0)\nmy_scaler.step(opt)\n",
         "`my_scaler.unscale_(opt)` before the gradients are clipped",

@@ -1,5 +1,6 @@
 """DG101 float64-creep."""
 
+import re
 from typing import Any
 
 import torch
@@ -7,7 +8,7 @@ import torch
 from ..._core.base.dtypes import HALF
 from ..._engine.watch.lineage import FIRST
 from ..._engine.watch.text import operand, uncast
-from .._kit import Node, Op, Recorder, Rule, Severity, name_of, on
+from .._kit import Node, Op, Recorder, Rule, Severity, Site, name_of, on
 from .._refusals import Refused, Turn, explains
 from ._promotions import Promoted, like, open_promotions, rows, tell
 
@@ -77,7 +78,7 @@ def judge(audit: Recorder) -> None:
         if row.creeps:
             wider = row.pair[0] in HALF and (row.autocast or row.reduced)
             narrow = torch.float32 if wider else row.pair[0]  # as the model has it
-            facts = _creep(row.nodes, row.pair, row.code, narrow)
+            facts = _creep(row.nodes, row.pair, row.site, row.code, narrow)
             if row.off:
                 facts["advice"] += f"; float32 is off by up to {row.off:.3g} there: subtract an offset before"
             elif not row.harms and row.asked:
@@ -92,7 +93,7 @@ def refused(it: Refused) -> bool:
         return False
     nodes = tuple(o.node for o in it.odd if o.node is not None and o.dtype is torch.float64)
     narrow = it.models or min(it.floats, key=lambda dtype: dtype.itemsize)
-    facts = {**_creep(nodes, (narrow, torch.float64)), "how": "was refused: it mixes"}
+    facts = {**_creep(nodes, (narrow, torch.float64), it.event.site), "how": "was refused: it mixes"}
     doubles = [o for o in it.odd if o.dtype is torch.float64]
     kept = [o for o in doubles if o.owned or (o.node is not None and o.node.named)]  # by a module: no argument is wrong
     odd = sorted(it.odd, key=lambda o: o.node is None or o.dtype is not torch.float64)  # the first one's line is told
@@ -100,9 +101,13 @@ def refused(it: Refused) -> bool:
 
 
 def _creep(
-    nodes: tuple[Node, ...], pair: tuple[torch.dtype, torch.dtype], code: str = "", narrow: torch.dtype | None = None
+    nodes: tuple[Node, ...], pair: tuple[torch.dtype, torch.dtype], site: Site, code: str = "",
+    narrow: torch.dtype | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The facts of DG101; `code` is what is float64 where it was not seen being born; `narrow` what to convert to."""
+    """The facts of DG101 at a line; `code` is what is float64 there where it was not seen being born.
+
+    `narrow` is what to convert to.
+    """
     birth = nodes[0].birth if nodes else None
     other, double = pair
     narrow = narrow or other
@@ -114,7 +119,8 @@ def _creep(
     elif birth.named:
         advice = f"`{birth.op.partition(' ')[2].strip('`')}{cast}`"
     elif loop := birth.site.loop:  # what it draws is born there, which is no tensor
-        how = f"`{loop} = {loop}{cast}`" if loop.isidentifier() else f"`{cast}` on what is float64 of `{loop}`"
+        whole = loop.isidentifier() and not re.search(rf"\b{loop}\[", site.source)  # not a dict that is drawn
+        how = f"`{loop} = {loop}{cast}`" if whole else f"`{cast}` on what is float64 of `{loop}`"
         advice = f"in the data set, or {how} at the top of the loop"
     else:
         advice = f"`{operand(uncast(birth.site.expression))}{cast}`"
