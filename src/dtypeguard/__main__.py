@@ -233,54 +233,54 @@ def parser(name: str = "dtypeguard") -> _Parser:
 
 def _audit_options(audit: argparse.ArgumentParser) -> None:
     add = audit.add_argument
-    add(
-        "--select",
-        type=_list,
-        action="extend",
-        metavar="RULES",
-        help="use only these rules: ids, names or families, with commas",
+    add("program", help="the script, folder or archive to run; with -m, the module")
+    add("-m", dest="module", action="store_true", help="the program is a module, as in `python -m`")
+    rules = audit.add_argument_group("rules and lines").add_argument
+    says = "use only these rules: ids, names or families, with commas"
+    rules("--select", type=_list, action="extend", metavar="RULES", help=says)
+    says = "leave out these rules, with commas"
+    rules("--ignore", type=_list, action="extend", metavar="RULES", default=[], help=says)
+    says = (
+        "report lines of these folders and packages only, with commas; what other code does, at the line that led there"
     )
-    add("--ignore", type=_list, action="extend", metavar="RULES", default=[], help="leave out these rules, with commas")
-    values = audit.add_mutually_exclusive_group().add_argument
+    rules("--source", type=_list, action="extend", metavar="PATHS", help=says)
+    says = "do not report lines of these files, with commas"
+    rules("--omit", type=_list, action="extend", metavar="GLOBS", help=says)
+    seen = audit.add_argument_group("values and steps")
+    values = seen.add_mutually_exclusive_group().add_argument
     says = "run each operation once more in a wider dtype, and find the lines that spoil values (rules DG9)"
     values("--values", action="store_true", help=says)
     says = "find only values that are not finite, and the lines where they are born; quick"
     values("--range", dest="values", action="store_const", const="range", help=says)
     says = "look at values in some steps only: 2^k for steps 1, 2, 4, 8 ..., 100 for steps 1, 101, 201 ..."
-    add("--every", type=_every, metavar="STEPS", help=says)
+    seen.add_argument("--every", type=_every, metavar="STEPS", help=says)
     says = "end the program after so many steps of its optimizers, and print the report"
-    add("--steps", type=_steps, metavar="N", help=says)
-    says = (
-        "report lines of these folders and packages only, with commas; what other code does, at the line that led there"
-    )
-    add("--source", type=_list, action="extend", metavar="PATHS", help=says)
-    add("--omit", type=_list, action="extend", metavar="GLOBS", help="do not report lines of these files, with commas")
-    add(
-        "--fail-on",
-        choices=(*_SEVERITIES, "never"),
-        default="warning",
-        help="the lowest severity that fails (default: warning)",
-    )
+    seen.add_argument("--steps", type=_steps, metavar="N", help=says)
+    fails = audit.add_argument_group("exit status").add_argument
+    says = "the lowest severity that fails (default: warning)"
+    fails("--fail-on", choices=(*_SEVERITIES, "never"), default="warning", help=says)
+    fails("--baseline", metavar="PATH", help="print, and fail on, only findings that are not in this file")
+    fails("--write-baseline", metavar="PATH", help="write the findings to this file, and do not fail on them")
+    prints = audit.add_argument_group("report")
     says = "the lowest severity that is printed (default: info)"
-    add("--severity", choices=_SEVERITIES, default="info", help=says)
+    prints.add_argument("--severity", choices=_SEVERITIES, default="info", help=says)
     says = "of what is printed: text, annotations of GitHub, a SARIF log, or JSON (default: text)"
-    add("--output-format", choices=("text", "github", "sarif", "json"), default="text", help=says)
-    _prints(audit, "no casts; and nothing at all if the exit status is 0")
-    add("--no-casts", dest="casts", action="store_false", help="leave out the table of casts")
-    add("--json", metavar="PATH", help="write the report as JSON too; for -, the same as --output-format json")
-    add("--html", metavar="PATH", help="write the report as an HTML page")
-    add("--diff", action="store_true", help="show edits that remove findings, each proven by running the program again")
-    add("--fix", action="store_true", help="write the edits that are safe")
-    add("--unsafe-fixes", action="store_true", help="with --fix: write those too that change numbers or memory")
-    add("--no-prove", dest="prove", action="store_false", help="do not run the program again: edits are best guesses")
+    prints.add_argument("--output-format", choices=("text", "github", "sarif", "json"), default="text", help=says)
+    _prints(prints, "no casts; and nothing at all if the exit status is 0")
+    prints.add_argument("--no-casts", dest="casts", action="store_false", help="leave out the table of casts")
+    says = "write the report as JSON too; for -, the same as --output-format json"
+    prints.add_argument("--json", metavar="PATH", help=says)
+    prints.add_argument("--html", metavar="PATH", help="write the report as an HTML page")
+    edits = audit.add_argument_group("edits (pip install 'dtypeguard[fix]')").add_argument
+    says = "show edits that remove findings, each proven by running the program again"
+    edits("--diff", action="store_true", help=says)
+    edits("--fix", action="store_true", help="write the edits that are safe")
+    edits("--unsafe-fixes", action="store_true", help="with --fix: write those too that change numbers or memory")
+    edits("--no-prove", dest="prove", action="store_false", help="do not run the program again: edits are best guesses")
     says = "seconds after which a run to prove edits may end, if the findings were seen (default: 60)"
-    add("--prove-limit", type=_seconds, metavar="SECONDS", help=says)
+    edits("--prove-limit", type=_seconds, metavar="SECONDS", help=says)
     says = "seconds after which no more edits are looked for (default: 300)"
-    add("--search-limit", type=_seconds, metavar="SECONDS", help=says)
-    add("--baseline", metavar="PATH", help="print, and fail on, only findings that are not in this file")
-    add("--write-baseline", metavar="PATH", help="write the findings to this file, and do not fail on them")
-    add("-m", dest="module", action="store_true", help="the program is a module, as in `python -m`")
-    add("program", help="the script, folder or archive to run; with -m, the module")
+    edits("--search-limit", type=_seconds, metavar="SECONDS", help=says)
     rest = add("arguments", nargs=argparse.REMAINDER, metavar="argument", help="the program's arguments")
     rest.required = False  # so that it is not asked for
 
@@ -374,7 +374,7 @@ def _takes_loss(parser: argparse.ArgumentParser, more: str) -> None:
     parser.add_argument("--loss", metavar="package.module:loss", help=says)
 
 
-def _prints(parser: argparse.ArgumentParser, quiet: str, more: str = "") -> None:
+def _prints(parser: argparse._ActionsContainer, quiet: str, more: str = "") -> None:
     says = f"print into this file; - is standard output (default){more}"
     parser.add_argument("-o", "--output", metavar="PATH", help=says)
     parser.add_argument("-q", "--quiet", action="store_true", help=quiet)
