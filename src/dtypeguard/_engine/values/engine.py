@@ -80,6 +80,12 @@ def _is_answer(out: Any, args: Any) -> bool:
     return one and len(args) > 1 and not isinstance(args[1], Tensor)
 
 
+def _are_alike(op: Operator, args: Any) -> bool:
+    """Whether values are compared with as many others, one by one."""
+    pair = args[:2]
+    return op.name in _COMPARES and all(isinstance(one, Tensor) for one in pair) and pair[0].shape == pair[-1].shape
+
+
 def _nowhere(tensor: Tensor, given: bool = False) -> None:
     """The row of values that are as they are meant to be."""
 
@@ -206,8 +212,9 @@ class Values:
                 held.read = True
                 if held.row is not None:
                     held.row.ends(tensor, held.like)
-        if op.name in _GROUPS and tensors and shadow is not None and shadow.spoil:
-            self.felt("groups of equal values", tensors[0], site=self._audit.here(), causes=_COLLIDED)
+        if tensors and shadow is not None and shadow.spoil and (op.name in _GROUPS or _are_alike(op, args)):
+            what = "groups of equal values" if op.name in _GROUPS else "a comparison"
+            self.felt(what, tensors[0], site=self._audit.here(), causes=_COLLIDED)
 
     def _flushes(self, row: Row, args: Any, out: Tensor) -> None:
         """Without a shadow: a product, quotient or power is zero, and nothing that it was computed from is."""
