@@ -1,5 +1,7 @@
 """Runs of a program under audit, for `_tools.fix.runs`: `python -m dtypeguard._tools.audit.probe FOLDER PIPE`."""
 
+import atexit
+import contextlib
 import functools
 import importlib.abc
 import importlib.machinery
@@ -228,7 +230,24 @@ def main() -> None:
         if pid:
             shutil.rmtree(sys.argv[1], ignore_errors=True)
     pipe.close()
-    run(folder)
+    status = 1
+    try:
+        run(folder)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        _leave(status)
+
+
+def _leave(status: int) -> None:
+    """End as Python does, but take no module apart: with torch that takes longer than many a program."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 _MOST, _MANY = 50_000, 2_000  # entries: of a tree, and of a folder that is data
@@ -52,10 +52,13 @@ class Tree:
 
     def __init__(self, root: str, store: str) -> None:
         self.root, self._base, self._store = root, os.path.join(store, "base"), store
+        self._around, self._beside = os.path.join(store, "around"), frozenset(_beside(root))
         self._shared = root in map(os.path.realpath, (os.path.expanduser("~"), tempfile.gettempdir()))
         self.linked: set[str] = set()
         self._entries = self._bytes = 0
         self._fill(root, self._base)
+        os.mkdir(self._around)
+        self._link_beside(self._beside)
 
     def _fill(self, folder: str, target: str) -> None:
         os.mkdir(target)
@@ -133,15 +136,38 @@ class Tree:
         """The bytes that a file of the tree had before the program ran."""
         return Path(self._base, os.path.relpath(file, self.root)).read_bytes()
 
-    def copy(self, folder: str, files: Mapping[str, bytes]) -> str:
-        """A copy of the tree in a folder, with these files; beside it links to what stands beside the tree."""
-        target = os.path.join(folder, os.path.basename(self.root))
-        shutil.copytree(self._base, target, symlinks=True)
-        for file, data in files.items():
-            Path(target, os.path.relpath(file, self.root)).write_bytes(data)
-        for name in _beside(self.root):
-            os.symlink(os.path.join(os.path.dirname(self.root), name), os.path.join(folder, name))
-        return target
+    @contextlib.contextmanager
+    def copied(self, around: str, files: Mapping[str, bytes]) -> Iterator[str]:
+        """A copy of the tree in the folder `around`, with these files; beside it links to what stands beside the tree.
+
+        The links, of which there may be thousands, are made once: one copy after the other has them.
+        """
+        os.rename(self._around, around)
+        target = os.path.join(around, os.path.basename(self.root))
+        try:
+            shutil.copytree(self._base, target, symlinks=True)
+            for file, data in files.items():
+                Path(target, os.path.relpath(file, self.root)).write_bytes(data)
+            yield target
+        finally:
+            os.rename(around, self._around)
+            self._clear()
+
+    def _clear(self) -> None:
+        """Nothing stays of a copy, nor of what a program wrote beside it."""
+        left = set()
+        for entry in os.scandir(self._around):
+            if entry.is_symlink() and entry.name in self._beside:
+                left.add(entry.name)
+            elif entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            else:
+                os.remove(entry.path)
+        self._link_beside(self._beside - left)
+
+    def _link_beside(self, names: Iterable[str]) -> None:
+        for name in names:
+            os.symlink(os.path.join(os.path.dirname(self.root), name), os.path.join(self._around, name))
 
 
 def _beside(root: str) -> Iterator[str]:

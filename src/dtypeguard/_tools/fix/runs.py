@@ -106,11 +106,16 @@ class Runs:
         """
         self.count += 1
         folder = os.path.join(self._folder, str(self.count))
-        beside = os.path.join(folder, "tree")  # of its own: what stands beside the tree may have any name
-        for name in ("tmp", "tree"):
-            os.makedirs(os.path.join(folder, name))
+        os.makedirs(os.path.join(folder, "tmp"))
         data = {file: text.encode(decode(self.data(file))[1]) for file, text in texts.items()}
-        copy = self.tree.copy(beside, {file: one for file, one in data.items() if self.tree.mine(file)})
+        around = os.path.join(folder, "tree")  # of its own: what stands beside the tree may have any name
+        with self.tree.copied(around, {file: one for file, one in data.items() if self.tree.mine(file)}) as copy:
+            run = self._run(folder, copy, data, values)
+        shutil.rmtree(folder, ignore_errors=True)
+        return run
+
+    def _run(self, folder: str, copy: str, data: Mapping[str, bytes], values: bool) -> Run:
+        """Run what is in a copy of the tree; `data` are the files that are not as they were."""
         apart = {}
         for number, file in enumerate(file for file in data if not self.tree.mine(file)):
             apart[file] = os.path.join(folder, "site-packages", str(number), os.path.basename(file))
@@ -143,9 +148,7 @@ class Runs:
         told["casts"] = tuple(one._replace(file=home(one.file)) for one in told["casts"])
         for name in ("results", "errors", "leaving"):
             told[name] = told[name] and {(home(file), line): one for (file, line), one in told[name].items()}
-        run = Run(**told, lines=out.splitlines())
-        shutil.rmtree(folder, ignore_errors=True)
-        return run
+        return Run(**told, lines=out.splitlines())
 
     def data(self, file: str) -> bytes:
         """The bytes of a source file: of the tree, as they were before the first run."""
