@@ -18,6 +18,22 @@ hypothesis.settings.register_profile("all", max_examples=1000)  # ten times the 
 torch.set_num_threads(1)  # the tensors are tiny, and threads of several test processes would wait for each other
 
 
+# Files whose tests take long, each by processes of its own: the tests go to whoever is free.
+APART = {f"tests/{name}.py" for name in ("test_fix_command", "test_command", "test_manifest_doors", "test_memory")}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return nodeid if file in APART else file
+
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Of the parametrizations of a test with `thin(n)`, one of each n is quick and the others are slow.
