@@ -13,6 +13,7 @@ No torch here: every command reads this first.
 """
 
 import argparse
+import functools
 import os
 import re
 from argparse import Action, ArgumentParser, Namespace
@@ -170,6 +171,9 @@ def _names(text: str, value: Any) -> bool:
     return any(re.search(rf"(?<!\w){re.escape(part)}(?!\w)", text) for part in parts if part)
 
 
+_CALLS = "audit|compare|diff|dryrun|keep|manifest"
+
+
 def typed(options: Namespace, text: str) -> str:
     """What a function says of an argument, as the command has it: `dtype='int9' is no dtype` is of `--dtype int9`.
 
@@ -184,14 +188,20 @@ def typed(options: Namespace, text: str) -> str:
         if action.nargs == 0:
             text = text.replace(f"pass {action.dest}={action.const!r}", f"pass {action.option_strings[-1]}")
             continue
-        called = rf"\b\w+\({action.dest}=(?:'([^']+)'|([^(),]+))\)"
+        called = rf"(?<![\w.])(?:{_CALLS})\({action.dest}=(?:'([^']+)'|([^(),]+))\)"
         said = rf"(?<![\w.(-])(?<!\] ){action.dest}=(?:'([^']+)'|([\w.']+))"
-        for written in (called, said):
-            text = re.sub(written, rf"--{key} \1\2", text)
+        text = re.sub(called, rf"--{key} \1\2", text)
+        text = re.sub(said, functools.partial(_outside, f"--{key}"), text)
     for key in known:
         text = re.sub(rf"\b{key}\(\w+=([^(),]+)\)", rf"--{key} \1", text)
         text = re.sub(rf"\bto_{key}\('([^']+)'\)", rf"--{key} \1", text)
     return text
+
+
+def _outside(option: str, found: re.Match[str]) -> str:
+    """An option with its value; within brackets it is of the user's code, as in `torch.eye(3, dtype=x.dtype)`."""
+    before = found.string[: found.start()]
+    return f"{option} {found[1] or found[2]}" if before.count("(") <= before.count(")") else found[0]
 
 
 def _is_off(action: Action) -> bool:
