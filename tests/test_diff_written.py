@@ -163,6 +163,15 @@ def test_gradients_beside_what_is_made_up_for_are_compared() -> None:
     assert any("4 parameters of b were not compared" in note for note in found.notes), found.notes
 
 
+def test_gradients_of_modules_that_nobody_calls_are_compared() -> None:
+    torch.manual_seed(0)
+    a = nn.MultiheadAttention(8, 2, batch_first=True)  # it takes the weights of `out_proj`, which it does not call
+    x = torch.randn(2, 3, 8)
+    found = dtypeguard.diff(a, copy.deepcopy(a), (x, x, x), loss=lambda out: out[0].square().mean())
+    assert "out_proj.weight" in {row.name for row in found.gradients}
+    assert not found.notes
+
+
 def test_a_table_that_is_kept_or_computed_is_no_other_function() -> None:
     torch.manual_seed(0)
     a, b, x = Table(True), Table(False), torch.randn(2, 300, 16)

@@ -127,6 +127,13 @@ def matched(a: Model, b: Model, names: Names) -> Calls:
     return {key: calls[key] for key in b.passages if key in calls}
 
 
+def uncalled(a: Model, b: Model) -> Iterator[Match]:
+    """Modules of one name that nobody calls, as those whose weights `nn.MultiheadAttention` takes."""
+    for path in b.kinds:
+        if path in a.kinds and path not in a.calls and path not in b.calls and a.sizes(path) == b.sizes(path):
+            yield Match(path, (path,), "name")
+
+
 def _names_mapped(a: Model, b: Model, names: Any) -> Iterator[tuple[str, str]]:
     """What the caller says: a function of names, or patterns with stars."""
     patterns = isinstance(names, Mapping) and all(isinstance(one, str) for pair in names.items() for one in pair)

@@ -13,7 +13,7 @@ from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
 from ..._core.base.modules import unwrapped, walk
 from .distances import amplification, distance, roundings, roundoff
-from .match import Calls, Match, Model, Names, matched
+from .match import Calls, Match, Model, Names, matched, uncalled
 from .points import Point, between, expected, farthest, of_other_sizes, points_of, units_of
 from .side import ROOT, Given, Side, Values
 from .tape import Key, Named, Tape, is_dense, paired
@@ -80,11 +80,12 @@ def measure(a: Side, b: Side, names: Names) -> Found:
     values: tuple[Values, Values] = {}, {}
     states: dict[str, list[str]] = {}
     loose: tuple[list[str], ...] = [], []
+    still: list[Match] = []
     tables = 0.0
     if a.model is not None and b.model is not None:
         models = Model.of(a.model, tapes[0].passages), Model.of(b.model, tapes[1].passages)
         calls = _comparable(matched(*models, names), *tapes)
-        alone = unmatched(*models, calls)
+        alone, still = unmatched(*models, calls), list(uncalled(*models))
         others = digests(models[1]), digests(models[0])
         loose = loose_of(alone[0], models[0], others[0]), loose_of(alone[1], models[1], others[1])
         tables = max(tables_of(a, models[1]), tables_of(b, models[0]))
@@ -94,7 +95,7 @@ def measure(a: Side, b: Side, names: Names) -> Found:
         if len(keys) == 1 and key != ROOT:
             its = tapes[0].passages[keys[0]]
             its.shared = {its.inputs[n][0] for n in paired(tapes[1].passages[key].inputs, its.inputs).values()}
-    partners = tuple({match: None for match, _ in calls.values()})
+    partners = tuple({match: None for match in (*(match for match, _ in calls.values()), *still)})
     tapes[1].passages.clear()
     precision, free = _on_own_inputs(sides, values, calls if modules else {})
     points: list[Point] = []
