@@ -275,6 +275,7 @@ def test_a_script_that_cannot_be_read(command, write, monkeypatch):
         (GOOD, [], 0),
         (BAD, [], 1),
         (BAD, ["--fail-on", "never"], 0),
+        (BAD, ["--fail-on", "error"], 0),
         (BAD, ["--fail-on", "warning"], 1),
         (BAD, ["--fail-on=info"], 1),
         (BAD, ["--ignore", "DG103"], 0),
@@ -293,6 +294,7 @@ def test_status(command, write, program, options, status):
     code, out, _ = command("audit", *options, write("app.py", program))
     assert code == status
     assert REPORT.search(out)
+    assert "FAIL: " not in out or status
 
 
 def test_pyproject_counts_and_arguments_come_first(command, write):

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..._engine.watch.rule import RULES, Finding, Severity
+from ..._engine.watch.selection import reaches
 from ..._engine.watch.spots import Spot
 from ..text import number
 
@@ -190,14 +191,15 @@ def verdict(changes: list[Change], causes: Iterable[Cause] = (), least: str = Se
     Args:
         changes: of the causes.
         causes: all that was found.
-        least: the lowest severity that fails, which mere information may be.
+        least: the lowest severity that fails, which mere information may be; or "never".
     """
     mere = counted(cause for cause in causes if cause.severity == Severity.INFO.value)
     rest = f"; {mere}" if mere else ""
     if not changes:
         return f"FAIL: {mere}" if mere and least == Severity.INFO.value else f"Clean{rest}"
-    found = counted(cause for change in changes for cause in change.causes)
-    return f"FAIL: {found}, {number(len(changes), 'line')} to change{rest}"
+    shown = [cause for change in changes for cause in change.causes]
+    fails = "FAIL: " * (least != "never" and any(reaches(cause.severity, least) for cause in shown))
+    return f"{fails}{counted(shown)}, {number(len(changes), 'line')} to change{rest}"
 
 
 def tone(said: str) -> str:
