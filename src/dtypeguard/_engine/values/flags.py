@@ -63,6 +63,7 @@ class Flags:
             return
         odd = _odd(args) or (bool(kwargs) and _odd(kwargs.values()))
         fills = op.way is Way.FILL
+        odd = odd or (fills and _odd(one.item() for one in args[1:] if _is_number(one)))
         found: dict[int, Flag] = {}
         for tensor in tensors if not fills or odd else ():
             flag = self._flag(tensor, row)
@@ -233,6 +234,11 @@ def _counts(tensor: Tensor) -> tuple[int, int]:
     """How many values are not finite, and how many of these are NaN."""
     bad = int((~tensor.isfinite()).sum())
     return (bad, int(tensor.isnan().sum())) if bad else _NONE
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number that came as a tensor, as that of `mask[0] = float("-inf")`."""
+    return isinstance(value, Tensor) and not value.ndim and value.device.type == "cpu"
 
 
 def _odd(values: Iterable[Any]) -> bool:
