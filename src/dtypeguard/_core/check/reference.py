@@ -49,7 +49,7 @@ from .family import prefer, within
 from .names import instead, is_called_mask, is_ids, is_mask
 from .operators import declines
 from .regions import autocast_casts, region_of
-from .reports import give, neither, report, report_dtype, report_kind
+from .reports import fits_none, give, report, report_dtype, report_kind
 from .state import CallState, is_returned
 
 
@@ -269,7 +269,7 @@ def _check_union(spec: UnionSpec, value: Any, path: Path, call: CallState) -> No
         if beyond and first.path == path and first.code != AXIS.id:  # neither a cast nor the axes say which is meant
             rivals = [(one, trial) for one, trial in zip(options, tried, strict=True) if _faults(trial)[0] is strange]
             if len({trial.violations[0].reason for _, trial in rivals}) > 1:
-                first.reason = "which fits " + neither([one.hint for one, _ in rivals])
+                fits_none(first, [one.hint for one, _ in rivals])
         for violation in best.violations:
             violation.hint = spec.hint
             counts = violation.actual in TABLE and TABLE[violation.actual].kind is Kind.INT

@@ -96,10 +96,13 @@ def report_kind(
     )  # fmt: skip
 
 
-def neither(names: Sequence[str]) -> str:
-    """`neither A nor B`, `none of A, B and C`."""
+def fits_none(violation: Violation, names: Sequence[str]) -> None:
+    """Say that a value fits no annotation of a union: a shape with its dtype, as the axes alone may fit one of them."""
     few = len(names) == 2
-    return f"neither {names[0]} nor {names[1]}" if few else f"none of {', '.join(names[:-1])} and {names[-1]}"
+    told = f"neither {names[0]} nor {names[1]}" if few else f"none of {', '.join(names[:-1])} and {names[-1]}"
+    violation.reason = f"which fits {told}"
+    if violation.error is ShapeError:
+        violation.actual = f"is {name_of(violation.value.dtype)} and {violation.actual}"
 
 
 def give(call: CallState) -> str:

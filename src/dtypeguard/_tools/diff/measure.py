@@ -95,7 +95,7 @@ def measure(a: Side, b: Side, names: Names) -> Found:
         if len(keys) == 1 and key != ROOT:
             its = tapes[0].passages[keys[0]]
             its.shared = {its.inputs[n][0] for n in paired(tapes[1].passages[key].inputs, its.inputs).values()}
-    partners = tuple({match: None for match in (*(match for match, _ in calls.values()), *still)})
+    partners = tuple(dict.fromkeys([*(match for match, _ in calls.values()), *still]))
     tapes[1].passages.clear()
     precision, free = _on_own_inputs(sides, values, calls if modules else {})
     points: list[Point] = []
