@@ -34,6 +34,7 @@ class ShadowStorage:
         "errors",
         "floor",
         "integers",
+        "merged",
         "origin",
         "path",
         "read",
@@ -59,6 +60,7 @@ class ShadowStorage:
         self.data = False  # what data were rounded to, and nothing has computed with
         self.integers = False  # computed from integers that its dtype does not have
         self.squared = False  # a square, or a sum of squares
+        self.merged: Any = None  # the row of a sum that is like one of its addends: how much of it, of how many
         self.path: Any = None  # of its values since it is written to
         self.trained = False  # a parameter, whose values the program writes itself
         self.writes = 1  # the first, and those in place

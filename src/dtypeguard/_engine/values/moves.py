@@ -117,6 +117,30 @@ def unmoved(op: Operator, args: Any, old: Tensor | None, tensor: Tensor) -> tupl
     return int((meant & (tensor == old)).sum()), int(meant.sum())
 
 
+def merge(op: Operator, args: Any, row: Row, tensor: Tensor, held: ShadowStorage | None) -> None:
+    """Weights to which a change is added, as that of an adapter: they are some only if a module gets them."""
+    pair = args[:2]
+    if op.name not in ("add", "sub") or held is None or row.module is not None or tensor.requires_grad:
+        return
+    if tensor.ndim < 2 or tensor.dtype.itemsize > 2 or tensor.numel() < _FEW:
+        return
+    if any(not isinstance(one, Tensor) or one.shape != tensor.shape or one.dtype is not tensor.dtype for one in pair):
+        return
+    old, change = pair if op.name == "sub" or norm(pair[0]) >= norm(pair[1]) else reversed(pair)
+    meant = change != 0
+    held.merged = row, int((meant & (tensor == old)).sum()), int(meant.sum())
+
+
+def arrive(tensor: Tensor, held: ShadowStorage) -> None:
+    """A tensor that is trained is one that the program writes itself; what was merged has become a parameter."""
+    base = tensor if tensor._base is None else tensor._base
+    if held.path is not None and tensor.requires_grad:
+        held.trained = held.trained or base.is_leaf
+    if held.merged is not None and isinstance(base, Parameter):
+        row, stay, of = held.merged
+        row.unmoved, held.merged = (row.unmoved[0] + stay, row.unmoved[1] + of), None
+
+
 def scaled(op: Operator, args: Any, half_ulp: float) -> float | None:
     """A factor in place that is 1 in the dtype of the values, so that none of them moves: `mul_(1 - lr * decay)`."""
     factor = args[1] if op.name in ("mul_", "div_") else 1

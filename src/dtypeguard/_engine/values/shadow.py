@@ -117,8 +117,8 @@ class Shadow:
                     given[id(tensor)] = tensor, held
             elif shadowed(tensor):
                 held = memory.get(tensor)
-                if held is not None and held.path is not None and tensor.requires_grad:
-                    held.trained = held.trained or (tensor if tensor._base is None else tensor._base).is_leaf
+                if held is not None and (held.path is not None or held.merged is not None):
+                    moves.arrive(tensor, held)
                 given[id(tensor)] = tensor, held
         if way is Way.OPAQUE:
             self._drop_shadows(op, args, kwargs, given)
@@ -385,9 +385,11 @@ class Shadow:
         """Whether what is written to moves with its shadow, and what is added is not lost."""
         if writing is None:
             row.absorbed = moves.absorbed(op, args, tensor, shadow)
+            moves.merge(op, args, row, tensor, self.memory.get(tensor))
             return
         target = writing.incoming[0]
         others = [one for one in incoming[len(writing.incoming) :] if not one.comes_of(row)]
+        target.held.merged = others[0].held.merged if op.name == "copy_" and others else None
         inherits = max((one.error for one in others), default=0.0) > _WRONG
         stuck = 0
         if not inherits and not row.backward and op.name not in BESIDES:
