@@ -9,6 +9,7 @@ import torch
 
 import dtypeguard
 from dtypeguard._tools.fix.edits import searched
+from dtypeguard._tools.fix.left import Leaving
 from dtypeguard._tools.fix.program import Run
 from dtypeguard._tools.fix.source import decode
 
@@ -42,11 +43,12 @@ class Mended:
         state = torch.get_rng_state(), torch.get_default_dtype()
         torch.manual_seed(0)
         audit, out, error, raised = dtypeguard.audit(values=values or self.values), io.StringIO(), "", ()
+        leaving = Leaving()
         merged = audit.report._recorder.findings.merged = set()
         results = audit.report._recorder.lineage.results = {}
         followed = audit.report._recorder.values
         try:
-            with contextlib.redirect_stdout(out), audit:
+            with contextlib.redirect_stdout(out), leaving, audit:
                 exec(compile(mended, self.path, "exec"), {"__name__": "__main__", "__file__": str(self.path)})
         except Exception as caught:
             error = f"{type(caught).__name__}: {caught}"
@@ -72,4 +74,5 @@ class Mended:
             results=results,
             errors=followed and followed.errors(),
             leaving=followed and dict(followed.leaving),
+            left=leaving.samples,
         )

@@ -285,6 +285,11 @@ NEVER = {
         "print(model(torch.randn(5, 4).half()).mean().item())",
         "return model\n",
     ),
+    "digits of float64 that leave the program stay": (
+        "import numpy as np\n\nplace = torch.from_numpy(np.linspace(40, 41, 6))\n"
+        "moved = place + torch.tensor([1e-6] * 6)\ntorch.save((moved - place) * 1e5, 'moved.pt')",
+        ".float()",
+    ),
 }
 
 
@@ -292,6 +297,20 @@ STAMPS = "import numpy as np\n\nstamps = torch.from_numpy(np.arange(1000) * 0.00
 # Programs that are right but for a finding, with the safe edits that leave what they print: none, or a line less.
 RIGHT = {
     "a result that stays wide": ("x = torch.rand(4)\nx.half()\nprint(x.sum().item())", {"x.half()"}),
+    "a file that is saved": (
+        "price = torch.rand(8) * 50000\nprice.half()\ntorch.save(price * 0.19, 'tax.pt')\nprint('saved')",
+        {"price.half()"},
+    ),
+    "what the caller has": (
+        "def scaled(batch):\n    batch['image'].half()\n    return batch['image'] * 2\n\n\n"
+        "print(scaled({'image': torch.ones(4)}).sum().item())",
+        {"    batch['image'].half()"},
+    ),
+    "weights": (
+        "layer = nn.Linear(4, 2)\nlayer.weight.data.fill_(1.0)\nlayer.weight.data.half()\n"
+        "print(layer.weight.sum().item())",
+        {"layer.weight.data.half()"},
+    ),
     "ids": ("ids = torch.tensor([1, 16777217])\nids.float()\nprint(ids.max().item())", {"ids.float()"}),
     "half precision": ("x = torch.rand(1000).half()\nx.float()\nprint(f'{x.sum().item():.6f}')", set()),
     "fractions": ("loss = torch.rand(1000) * 1000\nloss.int()\nprint(f'{loss.mean().item():.2f}')", {"loss.int()"}),

@@ -72,7 +72,7 @@ def clamped(event: Op, audit: Recorder) -> None:
     if out.dtype not in HALF or not event.readable or not numbers or not 0 < out.numel() <= LARGEST:
         return
     for number in numbers if audit.due("DG115", event.site, event.name) else ():
-        if number and bool((out == math.copysign(1, number)).any()):
+        if _rounded(number, out.dtype) == math.copysign(1, number) and bool((out == math.copysign(1, number)).any()):
             _report_rounded(audit, [number], out, event.what, _fields(event), advice=_COMPARED)
 
 
@@ -97,12 +97,16 @@ def _short(value: float) -> str:
     return next((text for n in range(1, 9) if torch.tensor(float(text := f"{value:.{n}g}")) == same), repr(value))
 
 
+def _rounded(value: float, dtype: torch.dtype) -> float:
+    return float(torch.tensor(value, dtype=torch.float64).to(dtype))
+
+
 def _report_rounded(
     audit: Recorder, numbers: list[float], out: Tensor, what: str, fields: dict[str, Any], alone: bool = True,
     advice: str | None = None,
 ) -> None:  # fmt: skip
     for value in numbers:
-        rounded = float(torch.tensor(value, dtype=torch.float64).to(out.dtype))
+        rounded = _rounded(value, out.dtype)
         if value != rounded and rounded in (0.0, 1.0, -1.0):
             facts = {
                 "what": what, "value": value, "becomes": rounded, "dtype": name_of(out.dtype),

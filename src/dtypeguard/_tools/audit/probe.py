@@ -28,6 +28,7 @@ from typing import Any
 import torch
 
 from ..fix.copies import inside
+from ..fix.left import Leaving
 from .audit import audit
 from .command import begun, of_audit, status_of
 
@@ -171,9 +172,9 @@ def run(folder: str) -> None:
     recorder: Any = report._recorder
     merged = recorder.findings.merged = set()
     results = recorder.lineage.results = {}
-    watch = _Watch(report, spec)
+    watch, leaving = _Watch(report, spec), Leaving()
     try:
-        with recording:
+        with leaving, recording:
             try:
                 program = begun(name, options.arguments, options.module)
                 watch.start()
@@ -195,7 +196,7 @@ def run(folder: str) -> None:
         "files": [file for file in loaded if inside(file, copy)], "merged": list(merged),
         "casts": recorder.findings.conversions(), "results": results,
         "errors": recorder.values and recorder.values.errors(),
-        "leaving": recorder.values and dict(recorder.values.leaving),
+        "leaving": recorder.values and dict(recorder.values.leaving), "left": leaving.samples,
     }  # fmt: skip
     with open(os.path.join(folder, "result"), "wb") as stream:
         pickle.dump(result, stream)

@@ -30,6 +30,7 @@ from .code import (
     spelt,
     used,
 )
+from .names import Source
 from .source import Change
 
 _HALVES = frozenset(["half", *map(name_of, HALF)])
@@ -316,6 +317,7 @@ def without_copy(place: Place, at: At) -> Iterator[Candidate]:
         yield [source.replace(call, source.code(target))]
 
 
+_VIEWS = frozenset("detach clone contiguous cpu float view reshape flatten squeeze unsqueeze".split())
 _DRAWN = re.compile(r"`(\w+\[\w+\]) = ")  # where a loop has a value from: what DG103 says to write to
 
 
@@ -324,6 +326,8 @@ def keep_result(place: Place, at: At) -> Iterator[Candidate]:
     """Keeps the result of the cast."""
     source, call = at.source, at.node
     target = source.on(call) if isinstance(call, cst.Call) and isinstance(source.parents[call], cst.Expr) else None
+    if target is not None and _is_held_by_others(source, target):
+        return
     read = isinstance(target, cst.Attribute | cst.Subscript) or (
         isinstance(target, cst.Name) and source.is_read(target)
     )
@@ -333,10 +337,21 @@ def keep_result(place: Place, at: At) -> Iterator[Candidate]:
         yield [Change(source.file, begin, begin, f"{drawn[1] if drawn else source.code(target)} = ")]
 
 
+def _is_held_by_others(source: Source, target: cst.BaseExpression) -> bool:
+    """Whether to write there changes what the caller has, or the weights and buffers of a module."""
+    if isinstance(target, cst.Attribute):
+        name = target.attr.value
+        if name in ("data", "grad") or (source.of_self(target) and source.buffers(name)):
+            return True
+    return not isinstance(target, cst.Name) and source.root(target) in source.others(target)
+
+
 @move
 def without_cast(place: Place, at: At) -> Iterator[Candidate]:
     """Deletes the cast that nothing reads."""
     source, call = at.source, at.node  # not where it is all that a loop or a function does
     target = source.on(call) if isinstance(call, cst.Call) and isinstance(source.parents[call], cst.Expr) else None
+    while isinstance(target, cst.Call) and source.called(target) in _VIEWS:
+        target = source.on(target)
     if isinstance(target, cst.Name | cst.Attribute | cst.Subscript) and len(source.block(source.statement(call))) > 1:
         yield [source.without(source.line_of(call))]

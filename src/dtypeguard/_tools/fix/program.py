@@ -1,7 +1,7 @@
 """A program with edits: its texts, and what a run of it came to."""
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -11,10 +11,16 @@ from ..._engine.watch.findings import Conversion
 from ..._engine.watch.rule import Finding, Severity
 from ..._engine.watch.selection import reaches
 from .code import CASTING, Candidate
+from .left import Sample
 from .source import apply
 
 Texts = Mapping[str, str]
 Line = tuple[str, int]  # a file, and a number
+
+
+def key_of(texts: Texts) -> tuple[tuple[str, str], ...]:
+    """By which texts are known."""
+    return tuple(sorted(texts.items()))
 
 
 @dataclass
@@ -37,6 +43,7 @@ class Run:
         errors: by line, file and number, how far its values were from what they would be in a wider dtype, at most;
             None where values were not followed.
         leaving: the same of what left the program at a line: numbers it read, results, what was trained.
+        left: samples of the tensors that left it: saved, or as arrays and lists.
     """
 
     findings: list[Finding]
@@ -53,6 +60,7 @@ class Run:
     merged: tuple[tuple[str, int], ...] = ()
     errors: Mapping[Line, float] | None = None
     leaving: Mapping[Line, float] | None = None
+    left: Sequence[Sample] = ()
 
     @property
     def bad(self) -> list[Finding]:
@@ -71,6 +79,12 @@ class Run:
         """The lines at which code casts floats to half precision."""
         explicit = [one for one in self.casts if one.kind == "explicit" and one.taken in HALF]
         return [one.place for one in explicit if one.given.is_floating_point and one.given not in HALF]
+
+    @property
+    def singled(self) -> list[Line]:
+        """The lines at which code casts float64 to float32."""
+        kinds = (torch.float64, torch.float32)
+        return [one.place for one in self.casts if one.kind == "explicit" and (one.given, one.taken) == kinds]
 
     @property
     def truncated(self) -> list[tuple[str, int]]:

@@ -19,11 +19,13 @@ from ..._engine.watch.rule import RULES, Finding, Severity
 from ..._show.report.causes import Cause, causes_of, loses, settles
 from . import blocks, classes, moves, numbers, reasons, training
 from .code import MOVES, Candidate, Place
+from .compared import born_elsewhere, removed_beside, same_place, still_found
 from .finish import MORE, WAYS, Edited, Way
+from .left import all_near
 from .measured import ErrorChange, Errors, errors_of
 from .names import Source
 from .outputs import near, skeletons_agree
-from .program import Run, State, Texts
+from .program import Run, State, Texts, key_of
 from .reasons import Refusal
 from .source import Change, Unfit
 
@@ -93,7 +95,7 @@ class Search:
         self._errors: dict[tuple[tuple[str, str], ...], Errors] = {}
         self._first = {self.state.key(finding): finding for finding in first.findings}
         self._last_run = 0  # by which number of runs a cause has its edit, or none
-        self._noise: frozenset[int] | None = None  # lines that are printed otherwise each time; None: nobody knows yet
+        self._second: Run | None = None  # of the program as it is, to know what differs from run to run
 
     # ------------------------------------------------------------ sources
 
@@ -110,7 +112,7 @@ class Search:
         text = self._text_of(file, state)
         key = file, text
         if key not in self._sources:
-            run = self._ran.get(_key_of(state.texts), self.last)
+            run = self._ran.get(key_of(state.texts), self.last)
             self._sources[key] = Source(file, text, frozenset(line for where, line in run.widened if where == file))
         return self._sources[key]
 
@@ -201,6 +203,8 @@ class Search:
         tried: list[tuple[float, tuple[str, ...], State, Run]] = []
         for names, state, run in itertools.islice(solve([cause], self.state, self.last, kinds, _DEPTH), _TRIES_MORE):
             if self._run is not None:
+                if len(names) > 1 and self._moves(cause, self.state, self.last, state, run, kinds):
+                    continue  # with each of several edits what is left of the program may be less
                 ways, state, run = self._finished(cause, state, run)
                 names = (*names, *ways)
             measures = self._run is not None and loses(cause)
@@ -280,7 +284,7 @@ class Search:
                 refuse = functools.partial(self._refuse, cause, state, depth)
                 exact = kinds == ("safe",) and cause.rule in _KEPT
                 as_it_is = exact and cause.rule in _EXACT and not base.error
-                if new is reasons.STAYS and depth > 1 and (others := _born_elsewhere(cause, state, run, edited)):
+                if new is reasons.STAYS and depth > 1 and (others := born_elsewhere(cause, state, run, edited)):
                     later.append((edited, run, others))
                     continue
                 if isinstance(new, Refusal):
@@ -288,7 +292,7 @@ class Search:
                     continue
                 if exact and not self._numbers_agree(base, run, 0.0 if as_it_is else _NEARLY):
                     refuse(reasons.COPIES)
-                    more = _removed_beside(cause, state, base, edited, run)
+                    more = removed_beside(cause, state, base, edited, run)
                     if as_it_is and not new and (more or _widens(cause.first)):  # it is wanted, though not safe
                         return
                     continue
@@ -296,7 +300,7 @@ class Search:
                     refuse(reasons.brings(*edited.key(new[0].first)))
                 if new and as_it_is:
                     continue
-                new += [other for other in rest if _still_found(other, state, run, edited)]
+                new += [other for other in rest if still_found(other, state, run, edited)]
                 if not new:
                     if self._repairs(cause, state, base, edited, run):
                         yield (name,), edited, run
@@ -348,7 +352,7 @@ class Search:
 
     def _errors_of(self, state: State) -> Errors:
         """How wrong values are."""
-        key = _key_of(state.texts)
+        key = key_of(state.texts)
         if key not in self._errors:
             assert self._run is not None
             run = self._ran.get(key)
@@ -359,19 +363,23 @@ class Search:
 
     def _run_with(self, texts: Texts) -> Run:
         """The program with these texts; with the same ones it runs once."""
-        key = _key_of(texts)
+        key = key_of(texts)
         if key not in self._ran:
             assert self._run is not None
             self._ran[key] = self._run(texts)
         return self._ran[key]
 
+    def _both(self) -> tuple[Run, Run]:
+        """The program as it is, run twice."""
+        if self._second is None and self._run is not None:
+            self._second = self._run({})
+        return self._ran[()], self._second or self._ran[()]
+
     def _without_noise(self, base: Run, run: Run) -> tuple[list[str], list[str]]:
         """What both print, but for lines that differ from run to run."""
-        if self._noise is None:
-            assert self._run is not None
-            both = zip(self._ran[()].lines, self._run({}).lines, strict=False)
-            self._noise = frozenset(number for number, (a, b) in enumerate(both) if a != b)
-        old, new = ([line for number, line in enumerate(one.lines) if number not in self._noise] for one in (base, run))
+        pairs = zip(*(one.lines for one in self._both()), strict=False)
+        noise = {number for number, (a, b) in enumerate(pairs) if a != b}
+        old, new = ([line for number, line in enumerate(one.lines) if number not in noise] for one in (base, run))
         return old, new
 
     def _output_agrees(self, base: Run, run: Run) -> bool:
@@ -381,10 +389,18 @@ class Search:
         return skeletons_agree(base, run, *self._without_noise(base, run))
 
     def _numbers_agree(self, base: Run, run: Run, nearly: float) -> bool:
-        """Whether it prints nearly the same numbers; what a runner of tests prints is told by its status."""
+        """Whether nearly the same numbers and tensors leave it; of a runner of tests the status tells."""
         if base.status and not base.error:
             return True
-        return near(base.lines, run.lines, nearly) or near(*self._without_noise(base, run), nearly)
+        if not near(base.lines, run.lines, nearly) and not near(*self._without_noise(base, run), nearly):
+            return False
+        return all_near(base, run, nearly) or not all_near(*self._both(), 0.0)
+
+    def _moves(self, cause: Cause, state: State, base: Run, edited: State, run: Run, kinds: tuple[str, ...]) -> bool:
+        """Whether results are others, with an edit that is safe or casts float64, whose values were right."""
+        single = any(self._wrote(*place, state, edited) for place in run.singled)
+        wants = cause.rule in _KEPT and (single or kinds == ("safe",))
+        return wants and not self._numbers_agree(base, run, _NEARLY)
 
     def _touches(self, cause: Cause, state: State, edited: State) -> bool:
         """Whether a cause is at a line that an edit has written, or its dtype comes from there."""
@@ -406,11 +422,13 @@ class Search:
 
     def _judge(self, cause: Cause, state: State, base: Run, edited: State, run: Run) -> list[Cause] | Refusal:
         """New causes that came with an edit; or why it does not help."""
-        if _still_found(cause, state, run, edited):
+        if still_found(cause, state, run, edited):
             return reasons.STAYS
         if self._truncates(cause, state, base, edited, run):
             return reasons.TRUNCATES
         if any(self._wrote(file, line, state, edited) for file, line in run.merged):
+            return reasons.MERGES
+        if self._moves(cause, state, base, edited, run, ()):
             return reasons.MERGES
         # Digits that cancel are lost in what is added up, and nobody sees it in float64.
         before, after = (
@@ -423,7 +441,7 @@ class Search:
         known = self._standing | {state.key(finding) for finding in base.bad}
         new = causes_of(finding for finding in run.bad if edited.key(finding) not in known)
         if run.error:
-            there = _same_place(state, base, edited, run)
+            there = same_place(state, base, edited, run)
             if there and any((finding.file, finding.line) in base.raised for finding in cause.findings):
                 return reasons.STAYS  # the same exception is still raised, under another message
             if not there and not any(other.severity == Severity.ERROR.value for other in new):
@@ -436,42 +454,6 @@ class Search:
 def _widens(finding: Finding) -> bool:
     """Whether it is about a cast from half precision, which loses nothing."""
     return finding.from_dtype in HALF and finding.to_dtype in (torch.float32, torch.float64)
-
-
-def _removed_beside(cause: Cause, state: State, base: Run, edited: State, run: Run) -> bool:
-    """Whether more than a cause is gone with an edit."""
-    gone = {state.key(finding) for finding in base.bad} - {edited.key(finding) for finding in run.bad}
-    return bool(gone - {state.key(finding) for finding in cause.findings})
-
-
-def _key_of(texts: Texts) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(texts.items()))
-
-
-def _still_found(cause: Cause, state: State, run: Run, edited: State) -> bool:
-    """Whether something of a cause is still found."""
-    keys = {edited.key(finding) for finding in run.bad}
-    return any(state.key(finding) in keys for finding in cause.findings)
-
-
-def _born_elsewhere(cause: Cause, state: State, run: Run, edited: State) -> list[Cause]:
-    """What is found at a line as before, but comes from other lines now: `(x - mean64) / std64` with the first cast."""
-    before = {
-        (state.key(f), spot.file, state.was(spot.file, spot.line)) for f in cause.findings for spot in f.spots[1:]
-    }
-    keys = {state.key(finding) for finding in cause.findings}
-    left = [finding for finding in run.bad if edited.key(finding) in keys]
-    births = {(edited.key(f), s.file, edited.was(s.file, s.line)) for f in left for s in f.spots[1:2]}
-    return list(causes_of(left)) if births and births.isdisjoint(before) else []
-
-
-def _same_place(state: State, base: Run, edited: State, run: Run) -> bool:
-    """Whether an exception is raised at the line at which the program without the edit raised one."""
-    places = [
-        [(file, which.was(file, line)) for file, line in one.raised[-1:]]
-        for which, one in ((state, base), (edited, run))
-    ]
-    return bool(base.error) and places[0] == places[1]
 
 
 def _comes_of(cause: Cause, root: Cause) -> bool:
