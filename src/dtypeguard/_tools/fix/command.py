@@ -12,7 +12,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,6 +77,7 @@ class Mending:
         self.notes: list[str] = []
         self._refusals: dict[object, str] = {}
         self._untried: set[object] = set()
+        self._reported: set[object] = set()
         self._limit: float = options.search_limit or _SEARCH
         self._options, self._began, self._folder = options, time.time(), os.getcwd()
         self._interrupt = signal.getsignal(signal.SIGINT)
@@ -98,6 +99,7 @@ class Mending:
             os.chdir(self._folder)  # the program may have gone elsewhere
             signal.signal(signal.SIGINT, self._interrupt)
             new = report.findings if baseline is None else baseline.new(report.findings)
+            self._reported = set(map(_place, report.findings))
             self.left = [finding for finding in new if reaches(finding.severity, "warning")]
             if status == INTERRUPTED:
                 raise KeyboardInterrupt
@@ -201,11 +203,11 @@ class Mending:
             for edit in edits:
                 proven = "" if edit.proven else "not proven, "
                 yield f"# {edit.does} ({proven}{what}): removes {edit.removes}"
+                yield from _told(f for f in edit.findings if _place(f) not in self._reported)
                 yield edit.diff
         for edit in self.written:
             yield f"{'fixed' if edit.proven else 'edited'} {edit.place}: {edit.does}: removes {edit.removes}"
-            told = [f"  {f.rule}: {RULES[f.rule].summary.rstrip('.')}: {f.message}" for f in edit.findings]
-            yield from dict.fromkeys(told)  # they are not among those that are left, which a report shows
+            yield from _told(edit.findings)  # they are not among those that are left, which a report shows
         mended = {_place(finding) for edit in self.edits for finding in edit.findings}
         left = [] if self.status == INTERRUPTED else self.left  # for whatever was not tried
         causes = list(causes_of(finding for finding in left if _place(finding) not in mended))
@@ -223,6 +225,11 @@ class Mending:
             why = why or f": {self._refusals.get(_place(cause.first), f'none is known for {unknown}')}"
             yield f"no {what} for {cause.rule} at {shown(cause.first.file or '')}:{cause.first.line}{why}"
         yield from self.notes
+
+
+def _told(findings: Iterable[Finding]) -> Iterable[str]:
+    """What findings say that no report shows, as those behind an exception that an edit takes away."""
+    return dict.fromkeys(f"  {f.rule}: {RULES[f.rule].summary.rstrip('.')}: {f.message}" for f in findings)
 
 
 def _place(finding: Finding) -> tuple[str, str | None, int | None]:
