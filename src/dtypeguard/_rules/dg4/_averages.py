@@ -247,6 +247,6 @@ def origin_of(audit: Recorder, mean: Mean) -> tuple[str, ...]:
 def names_of(audit: Recorder, means: Iterable[Mean]) -> list[str]:
     """What the averages follow, else what they are called themselves, else what they look like."""
     known = {tensor.data_ptr(): name for name, tensor in _tensors_of(audit) if tensor.numel()}
-    shapes = (f"a tensor of shape {list(mean.shape)}" for mean in means)
+    shapes = (f"tensor{list(mean.shape)}" for mean in means)
     names = (known.get(mean.source) or known.get(mean.place) or mean.name for mean in means)
     return list(dict.fromkeys(name or shape for name, shape in zip(names, shapes, strict=True)))
