@@ -11,6 +11,7 @@ from ..formats.table import format_of
 from .bars import number
 from .text import LARGE, of_whole
 
+_LITTLE = 0.1  # of the parameters: where most of the error is gone by then, the axis is logarithmic
 HUES = 8  # colours of formats, `f0` and on
 
 Point = tuple[float, float]
@@ -60,8 +61,13 @@ def _of_shares(curve: Iterable[Any], kept: dict[str, Any] | None, title: str, wi
     if kept is not None:
         share, error = kept["parameters"], float(kept["error"])
         marks.append(Mark(share, error, f"kept: {of_whole(share)}, error {number(error)}", size=6))
-    x = Axis(f"of the parameters in {wide}", low=0.0, high=1.0, said=percent)
-    series = Series(_points(curve), "expected, or measured", shape="steps")
+    points = _points(curve)
+    little = [point for point in points if point[0] < _LITTLE]
+    narrow = any(share for share, _ in little) and little[-1][1] ** 2 < points[0][1] * points[-1][1]
+    low = min((share for share, _ in little if share), default=0.0) / 2
+    low = low if narrow else 0.0
+    x = Axis(f"of the parameters in {wide}", 10 if narrow else 0, low, 1.0, percent)
+    series = Series([(max(share, low), error) for share, error in points], "expected, or measured", shape="steps")
     return Chart(title, x, _errors("output error"), [series], marks)
 
 
