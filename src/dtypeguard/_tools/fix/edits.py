@@ -61,7 +61,7 @@ def _edit(proof: Proof, safe: bool, proven: bool, data: Callable[[str], bytes]) 
 def does(proof: Proof) -> str:
     """All that an edit does, in a few words."""
     parts = [said(name) for name in dict.fromkeys(proof.moves) if name in MOVES or name in SAID]
-    return " and ".join(parts) + (f", and leaves an error of {proof.left:.0%} in a result" if proof.left else "")
+    return ", and ".join(parts) + (f", and leaves an error of {proof.left:.0%} in a result" if proof.left else "")
 
 
 def said(move: str) -> str:

@@ -49,14 +49,15 @@ class Leaving:
 
     def _noting(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def noted(value: Any, *args: Any, **kwargs: Any) -> Any:
-            self._note(value)
-            return original(value, *args, **kwargs)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            with contextlib.suppress(Exception):  # a tensor of another kind, which has no such values
+                self._note(args[0] if args else kwargs["obj"])
+            return original(*args, **kwargs)
 
         return noted
 
     def _note(self, value: Any) -> None:
-        with private.no_dispatch():
+        with private.no_dispatch(), torch.no_grad():
             for _, tensor in tensors_in(value):
                 plain = tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_quantized
                 if len(self.samples) < _MOST and plain and not tensor.is_complex():
