@@ -16,7 +16,7 @@ class Adam(torch.optim.Optimizer):
                     state["v"] = torch.zeros_like(p, dtype=torch.bfloat16)
                 state["step"] += 1
                 state["m"].mul_(first).add_(p.grad, alpha=1 - first)
-                state["v"].mul_(second).add_(p.grad.square().bfloat16(), alpha=1 - second)  # expect: DG903 "`state[\"v\"].mul_(second).add_(p.grad.square().bfloat16(), alpha=1 - second)`: a total stands still: 564 where float32 has 422.6; it reaches a number that the program reads"
+                state["v"].mul_(second).add_(p.grad.square().bfloat16(), alpha=1 - second)  # expect: DG903 "`...add_(...)`: a total stands still: 564 where float32 has 422.6; it reaches a number that the program reads"
                 m = state["m"] / (1 - first ** state["step"])
                 v = state["v"].float() / (1 - second ** state["step"])
                 p.addcdiv_(m, v.sqrt() + group["eps"], value=-group["lr"])
