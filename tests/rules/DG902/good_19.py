@@ -16,4 +16,11 @@ total = torch.zeros(3, dtype=torch.bfloat16) + 1
 step = torch.full((3,), 0.003, dtype=torch.bfloat16)
 new = total + step
 rest = (new - total) - step  # of a compensated sum, of which this is one round
-print(((new + step - rest)).tolist())
+print((new + step - rest).tolist())
+weight, rest = torch.full((64,), 2.0, dtype=torch.bfloat16), torch.zeros(64, dtype=torch.bfloat16)
+for _ in range(200):
+    step = -1e-4 * torch.ones(64, dtype=torch.bfloat16) - rest
+    new = weight + step
+    rest = (new - weight) - step
+    weight.copy_(new)
+print(weight.mean().item())

@@ -84,6 +84,12 @@ def _is_left(operands: Iterable[Any], incoming: list[Incoming], error: Error) ->
     return None
 
 
+def _larger(incoming: list[Incoming]) -> float:
+    """What the sums were like of which something that comes in is left; 0 where nothing is."""
+    rows = (one.row.taken for one in incoming if one.row is not None)
+    return max((row.largest for row in rows if row is not None), default=0.0)
+
+
 def _now(tensor: Tensor) -> tuple["weakref.ref[Any]", int | None]:
     """The storage of values, and how often it has been written to."""
     return weakref.ref(tensor.untyped_storage()), None if tensor.is_inference() else tensor._version
@@ -124,8 +130,11 @@ def cancellation_of(
             whole = max(levels[0], levels[1] * abs(kwargs.get("alpha", 1))) * math.sqrt(error.count)
             numbers = not all(isinstance(one, Tensor) for one in args[:2])
             numbers = numbers and (into.dtype in HALF or error.size > _NIL * torch.finfo(into.dtype).eps * whole)
-            rounding = max((_eps(one.held) for one in incoming), default=0.0) * whole
-            if error.size > _EQUAL * rounding and are_data(args[:2], incoming):
+            eps = max((_eps(one.held) for one in incoming), default=0.0)
+            rounding, larger = eps * whole, _larger(incoming) * math.sqrt(error.count)
+            if error.size < _ZERO * eps * larger:  # `((x + a) - x) - a`: what rounding took from a, as it is meant
+                whole, cancellation = larger, 1.0
+            elif error.size > _EQUAL * rounding and are_data(args[:2], incoming):
                 whole = 0.0  # what rounding took from them is what the difference was to show
             elif error.distance and (row := _is_left(args[:2], incoming, error)) is not None:
                 whole, into.taken = 0.0, row
