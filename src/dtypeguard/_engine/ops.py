@@ -342,7 +342,7 @@ def _way(own: bool, name: str, results: Any, writes: bool, tags: Any) -> Way:
         return Way.OPAQUE
     if name in _TESTS:
         return Way.TEST
-    if name in ("eq", "ne"):
+    if name in ("eq", "ne", "isin"):
         return Way.MATCH
     if name in _ROUNDS or name.removesuffix("_") in _ROUNDS:
         return Way.ROUND

@@ -153,9 +153,9 @@ def _half_without_scaler(audit: Recorder, met: Met) -> None:
         return
     mine = [parameter for parameter in met.watched.parameters() if id(parameter) in sixteen]
     sixteen.difference_update(map(id, mine))
-    scalers = audit.state(Scalers)
-    if mine and met.watched.due(ahead=1) and not any(scaled.enabled for scaled in scalers):
-        tell("alone", met.watched, torch.float16, mine[0].device.type)
+    enabled = [scaled.enabled for scaled in audit.state(Scalers)]
+    if mine and met.watched.due(ahead=1) and not any(enabled):
+        tell("alone", met.watched, torch.float16, mine[0].device.type, bool(enabled))
 
 
 # ---------------------------------------------------------------- DG401, DG402

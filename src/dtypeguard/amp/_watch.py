@@ -411,7 +411,8 @@ class Watch(Result):
             self._set_scaler(scaler)
         dtype = None if scaler is not None else self._probe.dtype(watched.parameters())
         if dtype is not None:
-            tell("alone", watched, dtype, self._device)
+            disabled = self._scaling is not None and self._scaling.scaler is not None
+            tell("alone", watched, dtype, self._device, disabled)
 
     def _compare_with_model(self, stepping: bool) -> None:
         __tracebackhide__ = True

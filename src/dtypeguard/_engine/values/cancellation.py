@@ -8,8 +8,9 @@ difference in which an offset cancels beside which what is left had lost its dig
 """
 
 import math
+import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from ..._core.base.dtypes import HALF, HALF_ULP
 from ..ops import SUMS, Cancels, Operator
-from .incoming import Incoming, carried
+from .incoming import Incoming, carried, loops
 from .measure import Error, norm
 from .memory import ShadowStorage
 from .rows import LARGE, TOTAL, Row
@@ -42,11 +43,18 @@ class Beside:
         row: of the sum.
         visit: which of its visits that was: of two rounds of a loop the difference is what was added.
         level: what the smaller numbers were like.
+        larger: the storage of the larger ones, and how often it had been written to; None if they are this sum as the
+            last round of a loop left it: less them it says whether it moves still, and no more.
     """
 
     row: Row
     visit: int
     level: float
+    larger: tuple["weakref.ref[Any]", int | None] | None = field(compare=False)
+
+    def is_larger(self, operand: Any) -> bool:
+        """Whether these are the larger numbers, as they were."""
+        return self.larger is not None and isinstance(operand, Tensor) and _now(operand) == self.larger
 
 
 def beside(op: Operator, args: Any, kwargs: Any, row: Row, incoming: list[Incoming]) -> Beside | None:
@@ -54,15 +62,37 @@ def beside(op: Operator, args: Any, kwargs: Any, row: Row, incoming: list[Incomi
     if op.cancels is not Cancels.DIFFERENCE or not all(isinstance(one, Tensor) for one in args[:2]):
         return None
     one, other = _levels(args[:2], incoming)
-    small, large = sorted((one, other * abs(kwargs.get("alpha", 1))))
-    return Beside(row, row.visits, small) if 0 < _OFFSET * small < large < math.inf else None
+    other *= abs(kwargs.get("alpha", 1))
+    (small, _), (large, place) = sorted([(one, 0), (other, 1)])
+    if not 0 < _OFFSET * small < large < math.inf:
+        return None
+    last = next((one.row for one in incoming if one.tensor is args[place] and one.row is not None), None)
+    again = last is not None and (loops(last, row) or last.comes_from(row))
+    return Beside(row, row.visits, small, None if again else _now(args[place]))
 
 
 def _is_left(operands: Iterable[Any], incoming: list[Incoming], error: Error) -> Row | None:
-    """The sum beside whose larger number all that is left in a difference had lost its digits."""
+    """The sum beside whose larger number all that is left in a difference had lost its digits.
+
+    Of two such sums, or of one and the larger number: `(x + a) - x`.
+    """
     known = {id(one.tensor): one.held.beside for one in incoming}
-    one, other = (known.get(id(operand)) for operand in operands)
-    return one.row if one is not None and one == other and error.level <= _NEAR * one.level else None
+    pair: list[tuple[Any, Beside | None]] = [(operand, known.get(id(operand))) for operand in operands]
+    for (operand, other), (_, one) in (pair, pair[::-1]):
+        if one is not None and (one == other or one.is_larger(operand)) and error.level <= _NEAR * one.level:
+            return one.row
+    return None
+
+
+def _larger(incoming: list[Incoming]) -> float:
+    """What the sums were like of which something that comes in is left; 0 where nothing is."""
+    rows = (one.row.taken for one in incoming if one.row is not None)
+    return max((row.largest for row in rows if row is not None), default=0.0)
+
+
+def _now(tensor: Tensor) -> tuple["weakref.ref[Any]", int | None]:
+    """The storage of values, and how often it has been written to."""
+    return weakref.ref(tensor.untyped_storage()), None if tensor.is_inference() else tensor._version
 
 
 def _is_variance(operands: Iterable[Any], incoming: list[Incoming]) -> bool:
@@ -102,8 +132,11 @@ def cancellation_of(
             single = torch.finfo(torch.float32).eps * whole
             # `p.sum() - 1` of what was rounded to half shows that rounding, if float32 has no difference there.
             numbers = numbers and error.size > (1 if error.distance > _ZERO * single else _NIL) * single
-            rounding = max((_eps(one.held) for one in incoming), default=0.0) * whole
-            if error.size > _EQUAL * rounding and are_data(args[:2], incoming):
+            eps = max((_eps(one.held) for one in incoming), default=0.0)
+            rounding, larger = eps * whole, _larger(incoming) * math.sqrt(error.count)
+            if error.size < _ZERO * eps * larger:  # `((x + a) - x) - a`: what rounding took from a, as it is meant
+                whole, cancellation = larger, 1.0
+            elif error.size > _EQUAL * rounding and are_data(args[:2], incoming):
                 whole = 0.0  # what rounding took from them is what the difference was to show
             elif error.distance and (row := _is_left(args[:2], incoming, error)) is not None:
                 whole, into.taken = 0.0, row

@@ -29,6 +29,9 @@ _KEPT = 64  # tensors of whole numbers
 _BOUNDS = frozenset("clamp clamp_min clamp_max minimum maximum nan_to_num".split())
 WHOLE = frozenset("round floor ceil trunc fix".split())
 ORDERS = frozenset("gt ge lt le greater greater_equal less less_equal".split())
+_AMONG = "isin"
+_TWO = {torch.float32, torch.float64}
+_CHANCE = 2.0**-16  # of comparisons of float32
 _BESIDE = 0.02  # of comparisons, those with a number that one side has in fewer digits; by chance it is none
 _DIFFERENCES = Cancels.DIFFERENCE, Cancels.LOSS
 _NUMBERS = frozenset("div _to_copy mul".split())  # they make floats of integers
@@ -209,22 +212,26 @@ class Choices:
     # ------------------------------------------------------------ what is looked up
 
     def matched(
-        self, op: Operator, args: Any, out: Tensor, row_of: Callable[[], Row], due: Callable[[Row], bool]
-    ) -> None:
+        self, op: Operator, args: Any, out: Tensor, row_of: Callable[[], Row], due: Callable[[Row], bool],
+        node_of: Callable[[Tensor], Any],
+    ) -> None:  # fmt: skip
         """A value that is looked up in a table, and found only in the wider dtype; or a number that is equal to one."""
         if op.name == "ne":
             if out.ndim:  # a mask
                 return
             out = ~out
         tensors = [one for one in args[:2] if isinstance(one, Tensor)]
-        if len(tensors) == 2 and tensors[0].shape == tensors[1].shape:  # somebody compares results
-            return
         held = [one for one in map(self._shadow_of, tensors) if one is not None]
-        if not held or not out.numel():
+        if op.name == _AMONG or (len(tensors) == 2 and tensors[0].shape == tensors[1].shape):
+            held = []  # somebody compares results
+        never = _are_of_two(tensors, node_of)
+        if not (held or never) or not out.numel():
             return
         row = row_of()
         row.visits += 1
         if out.ndim and not due(row):
+            return
+        if (never and _never_equal(op, args, out, row)) or not held:
             return
         known = [self._memory.get(one) if self._memory.wider.get(one.dtype) else None for one in tensors]
         double = all(one is None or one.buffer.dtype is torch.float64 for one in known)  # else one has fewer digits
@@ -244,7 +251,7 @@ class Choices:
         row.wrong = int(lost.sum()), int(there.sum())
         row.looked_up = True
         one, other = [(v if isinstance(v, Tensor) else torch.tensor(v)).expand(out.shape) for v in args[:2]]
-        if self._shadow_of(tensors[0]) is not held[0]:
+        if self._shadow_of(tensors[0]) is not held[0] and {one.dtype, other.dtype} != _TWO:
             one, other = other, one
         _enter(row, lost, one, other, int(there.sum()))
 
@@ -277,7 +284,30 @@ def may_be_beside(op: Operator, args: Any) -> bool:
     if op.name not in ORDERS or not all(isinstance(one, Tensor) for one in args[:2]):
         return False
     one, other = args[:2]
-    return {one.dtype, other.dtype} == {torch.float32, torch.float64} and one.shape != other.shape
+    return {one.dtype, other.dtype} == _TWO and one.shape != other.shape
+
+
+def _are_of_two(tensors: list[Tensor], node_of: Callable[[Tensor], Any]) -> bool:
+    """Whether tensors are of float32 and of float64, neither made of the other: `x == x.float()` is a question."""
+    if {one.dtype for one in tensors} != _TWO:
+        return False
+    one, other = map(node_of, tensors)
+    return one is None or other is None or (one not in other.ancestors(_NEAR) and other not in one.ancestors(_NEAR))
+
+
+def _never_equal(op: Operator, args: Any, out: Tensor, row: Row) -> bool:
+    """Whether values of float32 are roundings of those of float64 that they are compared with; few are by chance."""
+    one, other = (value.float() for value in args[:2])
+    among = op.name == _AMONG
+    same = torch.isin(one, other) if among else one == other
+    lost, pairs = same & ~out, out.numel() * (other.numel() if among else 1)
+    equal, count = int(same.sum()), int(lost.sum())
+    if count <= max(_BESIDE * equal, _CHANCE * pairs):
+        return False
+    row.wrong, row.looked_up = (count, equal), True
+    found = args[1][other == one[lost][0]][0] if among else args[1]
+    _enter(row, lost, args[0].expand(out.shape), found.expand(out.shape), equal)
+    return True
 
 
 def _is_rounded(node: Any, other: Any) -> bool:

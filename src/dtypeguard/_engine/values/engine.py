@@ -22,6 +22,7 @@ from ..watch.recorder import Recorder
 from ..watch.sites import Site
 from ..watch.text import LARGEST
 from .flags import Flags
+from .incoming import loops
 from .kept import LOST as LOST_OF_TOTAL
 from .kept import UNMOVED, Kept, Totals
 from .leaving import PARAMETER, TRAINS, begin
@@ -412,7 +413,8 @@ class Values:
 
     def _told(self, row: Row) -> bool:
         """Whether a line is named for the same values: the sum of an average, whose factor is a part of it."""
-        return any(row in harm.row.chain() for harm in self.harms.values() if harm.cause is Cause.STALLED)
+        rows = [harm.row for harm in self.harms.values() if harm.cause is Cause.STALLED]
+        return any(row in one.chain() or loops(one, row) for one in rows)
 
     def _harm(self, row: Row, cause: Cause, what: str, site: Site | None, error: float) -> None:
         harm = self.harms.get(row)

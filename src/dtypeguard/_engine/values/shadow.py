@@ -124,8 +124,9 @@ class Shadow:
             self._drop_shadows(op, args, kwargs, given)
             return
         if way is Way.MATCH:
-            if given and isinstance(out, Tensor):
-                self.choices.matched(op, args, out, lambda: row_of(op, next(iter(given.values()))[0].dtype), self._due)
+            if given and isinstance(out, Tensor) and not kwargs.get("invert"):
+                of = next(iter(given.values()))[0].dtype
+                self.choices.matched(op, args, out, lambda: row_of(op, of), self._due, self.node_of)
             return
         self.choices.bounded(op, args, kwargs, out)
         self.choices.counted(op, args, kwargs, out)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ..._core.base.dtypes import TABLE
 from ..._engine.watch.events import Loading
 from .._kit import LARGEST, Node, Op, Recorder, Rule, Severity, Suspect, name_of, on
 from ._writes import expression, source_of
@@ -28,6 +29,7 @@ RULE = Rule(
         "https://github.com/MagriLab/KolSol/issues/30",
     ),
 )
+_COPIES, _ADDS = frozenset(["copy_", "index_put_"]), frozenset(["add_", "sub_"])
 _MOST = 4096  # writes
 _REAL = 1e-3  # an imaginary part, as a share of the largest value: what a Fourier transform leaves is less
 
@@ -66,6 +68,9 @@ def narrowed(event: Op, audit: Recorder) -> None:
         loss, advice = ", rounded", f"{wide}, or cast where it is meant"
         if source.dtype is torch.float64:  # which few targets are meant to be
             advice = f"write `.to(torch.{name_of(out.dtype)})` where it is meant; else {wide}"
+    elif source.dtype in audit.integers and out.is_floating_point() and _rounds_whole_numbers(event, source):
+        loss = f", in which whole numbers above {2 ** TABLE[out.dtype].digits} are rounded"
+        advice = f"{wide}, or cast where it is meant"
     else:
         return
     does = f"writes {name_of(source.dtype)} into a {name_of(out.dtype)} tensor"
@@ -86,6 +91,16 @@ def loaded(event: Loading, audit: Recorder) -> None:
             facts = {**suspect.facts, "loss": f", rounded, and {event.path} loads it in {name_of(event.dtype)}"}
             fields = {**suspect.fields, "origin": node.line()}
             audit.find(RULE, suspect.site, severity=Severity.WARNING, facts=facts, again=True, **fields)
+
+
+def _rounds_whole_numbers(event: Op, source: Tensor) -> bool:
+    """Whether integers that are written, or a total of whole numbers that they are added to, are rounded."""
+    out, name = event.out, event.name
+    if name not in _COPIES | _ADDS or not 0 < max(source.numel(), out.numel()) <= LARGEST:
+        return False
+    if name in _COPIES:
+        return bool((source.to(out.dtype).double() != source.double()).any())
+    return float(out.abs().max()) > 2 ** TABLE[out.dtype].digits and bool((out == out.trunc()).all())
 
 
 def _loss(source: Tensor) -> str:

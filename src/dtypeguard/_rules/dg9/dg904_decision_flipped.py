@@ -57,10 +57,11 @@ def flipped(row: Row, audit: Recorder) -> None:
     was, is_ = row.changed if sure or row.other_place is None else row.other_place
     if row.looked_up and math.isnan(was):  # equal to nothing
         return
-    if row.looked_up and row.name in ORDERS:
+    if row.looked_up and (row.name in ORDERS or (was != is_ and _single(was) == _single(is_))):
         harm = f"{row.flipped} of {row.decided} compare what is equal in float32: {was:.9g} with {is_:.9g}"
-        side = "right" if torch.tensor(was, dtype=torch.float32).item() == was else "left"
-        advice = f"compare both in float32: `.to(torch.float32)` on the {side} side, which is float64"
+        side = "right" if _single(was) == was else "left"
+        where = f"the {side} side" if row.name != "isin" else "what is looked for" if side == "left" else "the elements"
+        advice = f"compare both in float32: `.to(torch.float32)` on {where}, which is float64"
     elif row.looked_up:
         harm = f"{row.flipped} of {row.decided} equal values are not found: {was:.9g} for {is_:.9g}"
         advice = "round both sides to one dtype, or look for the nearest: `(table - value).abs().argmin()`"
@@ -90,6 +91,11 @@ def flipped(row: Row, audit: Recorder) -> None:
         else:
             severity = Severity.INFO
     enter(RULE, audit, row, {"harm": harm, "advice": advice}, None, severity, lost, earlier)
+
+
+def _single(value: float) -> float:
+    """The float32 that is nearest."""
+    return float(torch.tensor(value, dtype=torch.float32))
 
 
 def _rare(row: Row) -> str | None:
