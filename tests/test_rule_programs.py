@@ -112,7 +112,11 @@ def pasted(source, fix, line):
     codes = re.findall(r"`([^`]+)`(?! rounds)", fix)  # what rounds is there already
     if "` before the conversion, and `" in fix:
         lines = source.splitlines()
-        return "\n".join([*lines[: line - 1], codes[0], lines[line - 1], codes[1], *lines[line:]])
+        return "\n".join([*lines[: line - 1], *codes[:-1], lines[line - 1], codes[-1], *lines[line:]])
+    if "in place of the line, `" in fix:
+        lines = source.splitlines()
+        casts = "cast only what is made" in fix  # and that is in words
+        return None if casts else "\n".join([*lines[: line - 1], *codes, "del kept", *lines[line:]])
     if len(codes) == 2 and "in place of" in fix and codes[1] in source:
         return source.replace(codes[1], codes[0], 1)
     if "leave out the cast of `" in fix:
