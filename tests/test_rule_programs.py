@@ -119,6 +119,9 @@ def pasted(source, fix, line):
         return None if casts else "\n".join([*lines[: line - 1], *codes, "del kept", *lines[line:]])
     if len(codes) == 2 and "in place of" in fix and codes[1] in source:
         return source.replace(codes[1], codes[0], 1)
+    if fix.startswith("keep ") and len(codes) == 1 and " in float32" in fix:  # where the total is made
+        line = next((one for one in source.splitlines() if codes[0].replace("float32", "bfloat16") in one), None)
+        return line and source.replace(line, line.replace("bfloat16", "float32"))
     if "leave out the cast of `" in fix:
         return source.replace(codes[0], codes[0].rpartition(".to(" if ".to(" in codes[0] else ".")[0], 1)
     if len(codes) != 1:  # one of several alternatives has to be chosen
