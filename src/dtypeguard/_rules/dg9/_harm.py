@@ -196,7 +196,7 @@ def enter(
         step = _step(one, texts.get(one), earlier and one is shown)
         told[step] = step if step.site is not None else told.get(step, step)
     chain = tuple(told.values())
-    chain = chain if born is None else (born, *chain)
+    chain = chain if born is None else (born, *(step for step in chain if step != born))
     back = ", in backward" if row.backward else ""
     facts = {
         "back": back,
