@@ -263,6 +263,26 @@ def test_a_loader_in_process_hands_the_line_of_the_data_set_on():
     assert f":{line_of(Images.__getitem__, 'from_numpy')}, in __getitem__: float64" in lines[0]
 
 
+def test_a_loop_is_told_by_its_header():
+    def run():
+        for x in DataLoader(Images(), batch_size=4):
+            y = x * 2
+            del y
+        return x
+
+    with audit() as report:
+        x = run()
+    assert not any("y = x" in line for line in report.origin(x))
+    assert report.origin(x)[-1].startswith("for x in DataLoader(Images(), batch_size=4) at ")
+
+
+def test_the_code_of_a_statement_beside_others_is_that_alone():
+    with audit() as report:
+        w = torch.tensor([1, 2, 3]); w[0] = 0.5  # fmt: skip  # noqa: E702
+    (spot,) = report.findings[0].spots[:1]
+    assert spot.source[spot.begin : spot.end] == "w[0] = 0.5"
+
+
 def test_a_chain_goes_through_threads():
     made = []
 

@@ -339,7 +339,7 @@ def test_the_first_failed_call_is_listed():
 
 SCHEMA = {
     "": "schema tool version kind torch program command date verdict error stopped seconds operations tests values "
-        "ranges edits causes diffs findings casts modules rules severities",
+        "ranges edits causes diffs findings casts comments modules rules severities",
     "findings": "rule name severity message fix site file line function source module_path op from_dtype to_dtype "
                 "count bytes origin parameters docs label spots edit course seen_in",
     "casts": "kind op from_dtype to_dtype from_device to_device site file line function source module_path count bytes",

@@ -2,6 +2,7 @@
 
 import codecs
 import contextlib
+import runpy
 import textwrap
 
 import pytest
@@ -270,7 +271,7 @@ def test_patterns_begin_at_the_file_s_folder_whatever_its_name(project, monkeypa
 
 
 def ignored(source, line):
-    return comments(textwrap.dedent(source).lstrip("\n").splitlines(keepends=True)).get(line, frozenset())
+    return comments(textwrap.dedent(source).lstrip("\n").splitlines(keepends=True)).off.get(line, frozenset())
 
 
 @pytest.mark.parametrize(
@@ -285,6 +286,7 @@ def ignored(source, line):
         ("# dtypeguard: ignore[DG310, DG404]", {"DG310", "DG404"}),
         ("# dtypeguard: ignore[DG310 DG404,]", {"DG310", "DG404"}),
         ("# dtypeguard: ignore[DG3]", DG3),
+        ("# dtypeguard: ignore[dg310, Unscale-Twice]", {"DG310"}),
         ("# dtypeguard: ignore [ DG310 ]", {"DG310"}),
         ("# dtypeguard: ignore[unscale-twice]", {"DG310"}),
         ("# dtypeguard: ignore[DG310]  # it is meant", {"DG310"}),
@@ -308,6 +310,28 @@ def ignored(source, line):
 def test_comments(comment, expected):
     assert ignored(f"x = 1  {comment}\ny = 2\n", 1) == expected
     assert ignored(f"x = 1  {comment}\ny = 2\n", 2) == set()
+
+
+@pytest.mark.parametrize(
+    ("comment", "says"),
+    [
+        ("# dtypeguard: ignore[DG999]", "'DG999' is no rule"),
+        ("# dtypeguard: ignore[DG101, discard-cast]", "'discard-cast' is no rule (did you mean 'discarded-cast'?)"),
+        ("# dtypeguard: ingore[DG103]", "`# dtypeguard: ingore[DG103]` ignores nothing: write `# dtypeguard: ignore["),
+        ("# dtypeguard: ignore: dg103  # meant", "nothing: write `# dtypeguard: ignore[DG103]`"),
+        ("# dtypeguard: ignore[dg101]", None),
+        ("# dtypeguard: see the docs", None),
+    ],
+)
+def test_what_is_misspelt_in_a_comment_is_told_with_findings(comment, says, tmp_path):
+    file = tmp_path / "a.py"
+    file.write_text(f"def f(x):\n    x.half()  {comment}\n    return x.half()\n")
+    script = runpy.run_path(str(file))
+    with dtypeguard.audit() as report:
+        script["f"](torch.ones(2))
+    told = " ".join(str(report).split())
+    assert told.count("a.py:2: in a comment, ") == (says is not None)
+    assert says is None or says in told
 
 
 MULTILINE = """
@@ -352,7 +376,7 @@ def test_a_statement_on_several_lines(line, expected):
 )
 def test_what_is_no_comment_of_a_line(source):
     lines = textwrap.dedent(source).splitlines(keepends=True)
-    found = comments(lines)
+    found = comments(lines).off
     assert [number for number, line in enumerate(lines, 1) if found.get(number) and "ignore" not in line] == []
     assert not any(found.get(number) for number, line in enumerate(lines, 1) if not line.strip().startswith("#"))
 
@@ -375,7 +399,7 @@ def test_what_is_no_comment_of_a_line(source):
     ],
 )
 def test_a_comment_counts(source, line):
-    assert comments(source.split("\n") if "\u2028" in source else source.splitlines(keepends=True)).get(line) == {
+    assert comments(source.split("\n") if "\u2028" in source else source.splitlines(keepends=True)).off.get(line) == {
         "DG310"
     }
 

@@ -246,7 +246,7 @@ def test_a_folder_or_an_archive_with_a_main(command, write, folder, archive):
         ("no/such/script.py", "there is no script no/such/script.py"),
         ("", "there is no script "),
         ("empty", "cannot run empty: there is no __main__ in it"),
-        ("alone", "there is no script alone; for a module: -m alone"),
+        ("alone", "there is no script alone (did you mean 'alone.py'?); for a module: -m alone"),
     ],
 )
 def test_scripts_that_are_not_there(command, write, folder, path, message):

@@ -344,6 +344,12 @@ def test_what_was_run_is_kept_at_once_and_is_in_the_curve():
     assert min(error for share, error in result.curve if share <= kept.parameters) <= kept.error
 
 
+def test_bits_are_for_formats():
+    result = compare(nn.Linear(4, 4), torch.ones(2, 4), dtype=BF16)
+    with pytest.raises(TypeError, match=r"keep: bits= goes with formats: compare\(model, batch, format="):
+        result.keep(bits=4)
+
+
 def test_the_curve_has_no_cheaper_set_than_what_is_kept_that_should_do():
     """What a run has shown of one set corrects what is expected of all others."""
     torch.manual_seed(0)

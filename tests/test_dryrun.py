@@ -90,17 +90,14 @@ def test_a_refusal_names_the_line_the_operand_and_where_its_dtype_was_born():
 
 def test_cells_stand_below_the_reason_for_which_they_were_refused():
     text = str(dryrun(nn.Linear(3, 2), torch.ones(1, 3), dtype=[F32, F16, BF16], region=None, device="cpu"))
-    assert re.search(r"6 cells: .* was refused, for 6 reasons:", text)
-    for cell in ("Half and Float", "BFloat16 and Float", "Float and Half"):
-        assert f"    1 cell: mat1 and mat2 must have the same dtype, but got {cell}; `" in text
-    assert "    ... 3 more reasons, 3 cells" in text
+    assert re.search(r"6 cells: .* was refused, for example: mat1 and mat2 must have the same dtype, but got ", text)
 
 
-def test_each_reason_has_its_help_where_none_helps_all():
+def test_reasons_that_differ_in_their_dtypes_are_one_with_the_help_of_the_first():
     text = str(dryrun(Net(), X, dtype=[F16, BF16], region=None, device="cpu"))
     assert text == str(dryrun(Net(), X, dtype="fp16, bf16", region=None, device="cpu"))
-    assert "      help: cast the operand whose dtype differs: `.to(torch.float16)`\n    1 cell: " in text
-    assert "      help: cast the operand whose dtype differs: `.to(torch.bfloat16)`\n" in text
+    assert text.count("help: cast the operand whose dtype differs: `.to(torch.float16)`\n") == 1
+    assert "`.to(torch.bfloat16)`" not in text
 
 
 def test_the_help_gives_what_is_made_inside_the_dtype_of_what_it_is_sized_by():

@@ -550,6 +550,11 @@ def images(x: Float32[Tensor, "b 3 h w"]):
 
 
 @enforce(mode="strict")
+def image(x: Float32[Tensor, "3 h w"]):
+    return x
+
+
+@enforce(mode="strict")
 def table(x: Float32[Tensor, "rows columns"]):
     return x
 
@@ -572,12 +577,30 @@ SHAPES = [
     (rows, (3, 5), None),
     (images, (2, 8, 8, 3), "if the axes are swapped: x.permute(0, 3, 1, 2)"),
     (images, (3, 8, 8), "x.unsqueeze(0)"),
+    (image, (4, 5, 3), "if the axes are swapped: x.permute(2, 0, 1)"),
     (table, (5,), "x.unsqueeze(0), or x.unsqueeze(-1)"),
     (table, (1, 5, 2), "x.squeeze(0), or x.flatten(1)"),
     (table, (1, 5, 1), "x.squeeze(0), or x.squeeze(2)"),
     (loose, (2, 5), "x.unsqueeze(1)"),
     (either, (3,), "x.unsqueeze(0)"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("most", "fix"), [(1, "(x * 255).round().to(torch.uint8)"), (200, "x.round().to(torch.uint8)")]
+)
+def test_a_float_image_is_scaled_before_it_becomes_uint8(most, fix):
+    @enforce(mode="strict")
+    def image(x: UInt8[Tensor, "3 h w"]):
+        return x
+
+    x = torch.rand(3, 4, 4) * most
+    with pytest.raises(dtypeguard.DtypeError) as told:
+        image(x)
+    assert told.value.fix.partition(", or ")[0] == fix
+    assert image(eval(fix)).unique().numel() > 2
+    with pytest.raises(dtypeguard.DtypeError, match=r"\(\(x - 0\.0\) \* 255\)" if most == 1 else "x - 0"):
+        image(x - 0.0)
 
 
 @pytest.mark.parametrize(("function", "shape", "fix"), SHAPES, ids=[str(shape) for _, shape, _ in SHAPES])

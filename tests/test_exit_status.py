@@ -66,6 +66,9 @@ CASES = [
     ("compare made:model --batch made:batch --dtype int8", 2, "--dtype int8 is no dtype to compare: use "),
     ("compare made:model --batch made:batch --format nvfp4 --keep 1% --recipe nope x.json", 2,
      "--recipe nope: the tool must be one of torchao, "),
+    ("compare made:model --batch made:batch --format nvfp4 --keep 1% --recipe torchoa x.json", 2,
+     "--recipe torchoa: the tool must be one of torchao, transformers, transformer_engine, modelopt, llm-compressor "
+     "(did you mean 'torchao'?)"),
     ("compare made:model --batch made:batch --dtype bfloat16 --keep 1", 2,
      "--keep 1 is 100 %, no goal: did you mean 1%?"),
     ("compare made:model --batch made:batch --format nvfp4 --keep 5", 2,
@@ -157,7 +160,7 @@ CASES = [
     ("rules DG3090", 2, "there is no rule 'DG3090' (did you mean 'DG309'?)"),
     ("rules thrown-away-cast", 2, "there is no rule 'thrown-away-cast' (did you mean 'discarded-cast'?)"),
     ("completion tcsh", 2, "argument shell: invalid choice: 'tcsh' (choose from "),
-    ("", 2, "the following arguments are required: command"),
+    ("", 2, "the following arguments are required: command (one of audit, compare, "),
 ]  # fmt: skip
 
 
@@ -190,7 +193,7 @@ RAISING = [
       for command, why in (
           ("compare --dtype bfloat16",
            "(Broken does not run on the batch as it is, before any conversion: )?"),
-          ("describe", ""), ("dryrun", ""), ("manifest", ""),
+          ("describe", ""), ("dryrun", ""), ("manifest", r"raises:\w+ does not run on the batch made:batch: "),
           ("diff made:model", r"raises:\w+ does not run on the batch: "),
       )),
     ("compare made:model --batch made:batch --dtype bfloat16 --loss raises:loss",

@@ -17,6 +17,7 @@ import typing
 import weakref
 from typing import Generic, TypeVar
 
+import numpy as np
 import pytest
 import torch
 from jaxtyping import Float, Float32, Int64
@@ -1476,6 +1477,25 @@ def test_a_note_names_the_innermost_guarded_module_once():
     (note,) = caught.value.__notes__
     assert "Sequential.0" in note
     assert "depth=" not in note
+
+
+@pytest.mark.parametrize("mode", ["strict", "lenient"])
+def test_a_model_that_fails_on_a_numpy_array_is_noted_with_what_to_pass(mode):
+    model = guard(nn.Sequential(nn.Linear(2, 2)).half(), mode=mode)
+    image = np.ones((3, 2), np.float32)
+    with pytest.raises(TypeError, match="ndarray") as caught:
+        model(image)
+    (note,) = caught.value.__notes__
+    assert note.endswith("Sequential, `input` is a NumPy array: pass `torch.from_numpy(image).to(torch.float16)`")
+    model(torch.from_numpy(image).to(torch.float16))
+
+
+def test_a_model_that_takes_numpy_arrays_gets_them():
+    class Reads(nn.Linear):
+        def forward(self, x):
+            return super().forward(torch.from_numpy(x))
+
+    assert guard(Reads(2, 2), mode="lenient")(np.ones(2, np.float32)).shape == (2,)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("shapes cannot be multiplied"), ValueError("dtype"), StopIteration()])

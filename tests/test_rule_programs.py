@@ -112,9 +112,16 @@ def pasted(source, fix, line):
     codes = re.findall(r"`([^`]+)`(?! rounds)", fix)  # what rounds is there already
     if "` before the conversion, and `" in fix:
         lines = source.splitlines()
-        return "\n".join([*lines[: line - 1], codes[0], lines[line - 1], codes[1], *lines[line:]])
+        return "\n".join([*lines[: line - 1], *codes[:-1], lines[line - 1], codes[-1], *lines[line:]])
+    if "in place of the line, `" in fix:
+        lines = source.splitlines()
+        casts = "cast only what is made" in fix  # and that is in words
+        return None if casts else "\n".join([*lines[: line - 1], *codes, "del kept", *lines[line:]])
     if len(codes) == 2 and "in place of" in fix and codes[1] in source:
         return source.replace(codes[1], codes[0], 1)
+    if fix.startswith("keep ") and len(codes) == 1 and "float32" in codes[0]:  # where the total is made
+        line = next((one for one in source.splitlines() if codes[0].replace("float32", "bfloat16") in one), None)
+        return line and source.replace(line, line.replace("bfloat16", "float32"))
     if "leave out the cast of `" in fix:
         return source.replace(codes[0], codes[0].rpartition(".to(" if ".to(" in codes[0] else ".")[0], 1)
     if len(codes) != 1:  # one of several alternatives has to be chosen
@@ -137,6 +144,7 @@ def test_a_fault_is_found_by_an_audit_and_a_fix_that_is_an_edit_helps_when_it_is
     found = [finding for finding in report.findings if finding.rule == rule.id and finding.line == program.line]
     # torch < 2.13: its old name; goes with that floor
     assert [f.message.replace("at::Half", "c10::Half") for f in found] == [program.message], report.findings
+    assert len({*found[0].origin}) == len(found[0].origin)
     assert found[0].severity == (program.severity or rule.severity.value)
     assert not program.fix or found[0].fix.replace(f"{tmp_path}/", "") == program.fix
     source = pasted(program.unwatched, found[0].fix, program.line)

@@ -54,6 +54,8 @@ class _Parser(argparse.ArgumentParser):
             names = (one.partition("=")[0] for one in options if one[:2] == "--")
             unknown = [name for name in names if name not in self._option_string_actions]
             message = self.unrecognized(unknown) if unknown else message
+            if message.endswith(" command") and self._subparsers is not None:
+                message += f" (one of {', '.join(self._subparsers._group_actions[0].choices or ())})"
         choice = re.fullmatch(r".* invalid choice: '([^']*)' \(choose from (.*)\)", message)
         meant = choice and pyproject.near(choice[1], re.findall(r"[^', ]+", choice[2]))
         message = self.wrong or message.replace(" (choose from ", f"{meant or ''} (choose from ", 1)

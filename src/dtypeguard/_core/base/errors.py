@@ -251,7 +251,7 @@ def fix_of(violations: Iterable[Violation]) -> str | None:
             continue
         known, chains = fixes.get(v.argument, ("", False))
         expression = _RETURNED if v.returned else v.expression or Expression(v.argument, v.argument)
-        closed = v.fix[0].endswith("(") and not v.fix[-1].startswith(".")
+        closed = v.fix[0].endswith("(") and not v.fix[-1].startswith((".", " "))
         text = (expression.text if closed else expression.operand).join(_at_return(v) if v.returned else v.fix)
         if expression.bare is not None and _casts_at_once(v):
             text = expression.bare.join(part.removeprefix(".round()") for part in v.fix)

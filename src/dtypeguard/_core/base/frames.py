@@ -211,6 +211,9 @@ def _log(warning: Warning, at: str | None) -> None:
     log_too(f"{head}{where}{newline}{rows}")
 
 
+_LOOP = re.compile(r"(async )?for\b")
+
+
 def source_lines(code: CodeType, lasti: int) -> list[str]:
     """What an instruction computes, as the program has it, line by line; empty where there is no source."""
     first, last, begin, end = next(islice(code.co_positions(), lasti // 2, None), (None,) * 4)
@@ -221,7 +224,12 @@ def source_lines(code: CodeType, lasti: int) -> list[str]:
         return []
     lines[-1] = lines[-1][:end]
     lines[0] = lines[0][begin:]
-    return [line.decode(errors="replace").strip() for line in lines]
+    code_of = [line.decode(errors="replace").strip() for line in lines]
+    if _LOOP.match(code_of[0]):  # and its body, which the instruction that draws does not compute
+        heads = (n for n, line in enumerate(code_of) if line.split(" #")[0].rstrip().endswith(":"))
+        last = next(heads, 0)
+        return [*code_of[:last], code_of[last].split(" #")[0].rstrip().removesuffix(":")]
+    return code_of
 
 
 def same_line(frame: FrameType | None) -> tuple[Any, ...] | None:

@@ -20,10 +20,11 @@ from .shares import part
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def explained(function: F, name: str = "") -> F:
+def explained(function: F, name: str = "", **elsewhere: str) -> F:
     """A function that tells what is wrong with the arguments of its call: which option is misspelt, and what there is.
 
-    To the function, the user's frame is one further up. `name` is what the user calls, if that is another one.
+    To the function, the user's frame is one further up. `name` is what the user calls, if that is another one;
+    `elsewhere` says of options that it does not have where they belong.
 
     Raises:
         TypeError: as Python does.
@@ -38,7 +39,8 @@ def explained(function: F, name: str = "") -> F:
         try:
             signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{name}: {_wrong(signature, args, kwargs) or error}") from None
+            told = next((f"{key}= {elsewhere[key]}" for key in kwargs if key in elsewhere), None)
+            raise TypeError(f"{name}: {told or _wrong(signature, args, kwargs) or error}") from None
         try:
             for option in switches:
                 switch(option, kwargs.get(option, False))
@@ -56,9 +58,9 @@ def explained(function: F, name: str = "") -> F:
     return cast(F, call)
 
 
-def explained_as(name: str) -> Callable[[F], F]:
-    """The same for a method by another name."""
-    return lambda function: explained(function, name)
+def explained_as(name: str, **elsewhere: str) -> Callable[[F], F]:
+    """The same for a method by another name, or one that lacks options of others."""
+    return lambda function: explained(function, name, **elsewhere)
 
 
 def unread(error: BaseException, given: str = "") -> str:

@@ -91,6 +91,7 @@ def _methods_for(spec: TensorSpec, shape: tuple[int, ...], call: CallState) -> l
         ".unsqueeze(-1)": (*shape, 1),
         ".flatten(1)": (*shape[:1], math.prod(shape[1:])) if len(shape) > 2 else shape,
         ".transpose(-1, -2)": (*shape[:-2], *shape[:-3:-1]),
+        **({".permute(2, 0, 1)": (shape[2], *shape[:2])} if len(shape) == 3 and shape[2] in _CHANNELS else {}),
         **({".permute(0, 3, 1, 2)": tuple(shape[n] for n in (0, 3, 1, 2))} if len(shape) == 4 else {}),
     }
     inner = {f".unsqueeze({n})": (*shape[:n], 1, *shape[n:]) for n in range(1, len(shape))}
@@ -107,6 +108,7 @@ def _methods_for(spec: TensorSpec, shape: tuple[int, ...], call: CallState) -> l
     return list(found.values()) if len(found) <= 2 else []
 
 
+_CHANNELS = (1, 3, 4)  # of an image
 Fault = tuple[str, str] | None
 
 

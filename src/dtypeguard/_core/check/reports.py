@@ -17,6 +17,7 @@ from ..contract.anchor import Anchor
 from ..contract.model import Path, written
 from ..contract.spec import TensorSpec
 from .state import CallState
+from .values import is_share
 
 
 def report(
@@ -144,6 +145,8 @@ def report_dtype(
     scaled = ", scaled as the model expects" if call.contract.anchor == "self" and not call.leaving else ""
     x = "{x}" + ".dequantize()" * quantized
     fix = _advice(x, source, target, isinstance(value, Tensor), allowed, lenient, scaled)
+    if target is torch.uint8 and isinstance(value, Tensor) and is_share(value):  # of an image: as a number 0 or 1
+        fix = f"({x} * 255).round().to({target})"
     if anchor is not None and target is torch.float64 and isinstance(source, torch.dtype) and source.is_floating_point:
         fix += ", or module.float() if nobody meant float64"
     if source is torch.bool and target is not None and target.is_floating_point and "mask" in str(path):

@@ -23,3 +23,10 @@ def readable(tensor: Tensor) -> bool:
 def has_fraction(tensor: Tensor) -> bool:
     """Whether a tensor has a finite number that is not whole."""
     return tensor.is_floating_point() and bool((tensor.isfinite() & (tensor != tensor.floor())).any())
+
+
+def is_share(tensor: Tensor) -> bool:
+    """Whether all numbers of a tensor are from 0 to 1, and not all of them whole."""
+    if torch.compiler.is_compiling() or not readable(tensor) or tensor.dtype.itemsize < 2:  # formats of 8 bits
+        return False
+    return has_fraction(tensor) and bool(((tensor >= 0) & (tensor <= 1)).all())

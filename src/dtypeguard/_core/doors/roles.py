@@ -7,6 +7,7 @@ from typing import get_args, get_origin
 import torch
 from torch import nn
 
+from ..base.pyproject import near
 from ..contract.hints import UNIONS
 from ..contract.model import Contract, Param
 from ..contract.spec import FieldsSpec, OtherSpec, Spec, TensorSpec, UnionSpec, ValidatedSpec
@@ -24,7 +25,9 @@ def check_roles(contract: Contract, mutates: Collection[str], unknown: Collectio
     params = {param.name: param for param in contract.params}
     name, anchor = contract.function, contract.anchor if contract.named else None
     for stranger in sorted({*mutates, *filter(None, [anchor])} - set(params)):
-        raise ValueError(f"{name} has no parameter {stranger!r}: its parameters are {', '.join(params)}")
+        option = "anchor" if stranger == anchor else "mutates"
+        told = f"{option}={stranger!r}: {name} has no such parameter{near(stranger, params)}"
+        raise ValueError(f"{told}: its parameters are {', '.join(params)}")
     if anchor is not None and anchor not in unknown and not _anchors(params[anchor]):
         fit = [repr(param.name) for param in contract.params if param.name in unknown or _anchors(param)]
         others = f"use {' or '.join(fit)}" if fit else "no argument of it is one"

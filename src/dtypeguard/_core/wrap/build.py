@@ -25,7 +25,7 @@ from ..contract.model import OMITTED, Contract, Param
 from ..contract.spec import UnpackedSpec
 from ..repair.settle import look_back
 from .emit import Inexpressible, Writer
-from .slow import judge, note, slow, slow_coroutine, slow_generator, slow_stream, yielded
+from .slow import NOTED, judge, note, slow, slow_coroutine, slow_generator, slow_stream, yielded
 
 _numbers = itertools.count(1)
 _NUMBER = "the number of this wrapper"  # stands in the generated text for what `named_after` puts there
@@ -85,7 +85,7 @@ finally:
 # Bound, because a NamedTuple's functions see no builtins, and a user's module may hide them.
 _EXCEPTIONS = {
     f"_dg_{error.__name__}": error for error in (Exception, BaseException, StopAsyncIteration, GeneratorExit)
-} | {"_dg_KeyErrors": (KeyError, AttributeError), "_dg_Errors": (RuntimeError, IndexError)}
+} | {"_dg_KeyErrors": (KeyError, AttributeError), "_dg_Errors": NOTED}
 # For each kind of function: what calls its body, what is called where the checks did not pass, and how.
 _KINDS: dict[str, tuple[str, Any, str]] = {
     "function": ("{out}{call}", slow, "return _dg_slow({values})"),
@@ -232,7 +232,7 @@ def source(fn: Any, contract: Contract, anchor: Slots | None) -> tuple[list[str]
         run += ["else:", "    with _dg_side:", *(f"        {line}" for line in apart)]
     if contract.guarded:
         run = ["try:", *(f"    {line}" for line in run), "except _dg_Errors as _dg_error:"]
-        run += [f"    _dg_note(_dg_error, {names[0]})", "    raise"]
+        run += [f"    _dg_note(_dg_error, {values})", "    raise"]
     tail = [f"    {line}" for line in run]
     if result:
         tail += ["    try:", "        while True:", *result, "            return _dg_out"]

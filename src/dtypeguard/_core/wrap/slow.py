@@ -12,12 +12,15 @@ import torch
 import torch.utils.checkpoint
 
 from ..base import private
+from ..base.dtypes import FLOATING
 from ..base.errors import plain
+from ..check.arrays import from_numpy, numpy_fix
+from ..check.expressions import Arguments
 from ..check.scope import adopt, scope
 from ..check.sides import again, call_of, door_at, listed
 from ..check.state import CallState, note_returned
 from ..contract.anchor import anchor_of
-from ..contract.model import OMITTED, Contract
+from ..contract.model import OMITTED, Contract, checked_values, written
 from ..repair.plans import MISSED, follow, is_repaired, remember
 from ..repair.settle import enter, inside, leave, look_back
 
@@ -95,9 +98,9 @@ def _run(contract: Contract, call: CallState) -> Any:
     args, kwargs = _arguments(contract, call.values)
     try:
         return _body(contract, call, args, kwargs)
-    except (RuntimeError, IndexError) as error:
+    except NOTED as error:
         if contract.guarded:
-            note(error, call.values[0])
+            note(error, contract, call.values)
         raise
 
 
@@ -189,6 +192,7 @@ def slow_stream(contract: Contract, values: tuple[Any, ...]) -> Any:
     return call, _run(contract, call)
 
 
+NOTED = (RuntimeError, IndexError, AttributeError, TypeError)  # what torch and Python say of wrong arguments
 _NOTE = "dtypeguard: raised inside"
 _TORCH_SAYS = re.compile(
     r"dtype|device|scalar type|bias type|weight type|not implemented for|can't be cast|cannot be converted to type"
@@ -196,12 +200,26 @@ _TORCH_SAYS = re.compile(
 )
 
 
-def note(error: Exception, module: Any) -> None:
+def note(error: Exception, contract: Contract, values: tuple[Any, ...]) -> None:
     """Say on torch's own dtype or device error which guarded module it left; the error itself is not touched."""
+    module = values[0]
     card = vars(module).get("_dtypeguard")
-    if card is None or not _TORCH_SAYS.search(str(error)) or any(_NOTE in n for n in getattr(error, "__notes__", ())):
+    if card is None or any(_NOTE in n for n in getattr(error, "__notes__", ())):
         return
     anchor = anchor_of(module)
+    if isinstance(error, AttributeError | TypeError):
+        for _, path, value in checked_values(contract, values) if "numpy" in str(error) else ():
+            if (tensor := from_numpy(value)) is not None:
+                before, after = numpy_fix(value)
+                wanted = anchor.dtype if anchor is not None and tensor.dtype in FLOATING else None
+                cast = f".to({wanted})" if wanted not in (None, tensor.dtype) else ""
+                given = Arguments(CallState(contract, values), sys._getframe(1))[path]
+                text = written(path) if given is None else given.operand if after[1:] else given.text
+                said = f"`{written(path)}` is a NumPy array: pass `{before}{text}{after}{cast}`"
+                error.add_note(f"{_NOTE} {card.path}, {said}")
+        return
+    if not _TORCH_SAYS.search(str(error)):
+        return
     facts = [plain(fact) for fact in (anchor.dtype, anchor.device) if fact is not None] if anchor is not None else []
     parameters = f" (its parameters: {', '.join(facts)})" if facts else ""
     error.add_note(f"{_NOTE} {card.path}{parameters}{card.advice(module, error)}")

@@ -132,6 +132,11 @@ class Findings:
         edit = finding.edit
         return edit is not None and self._selection.ignores(finding.rule, edit.file)
 
+    def slips(self) -> list[tuple[str, int, str]]:
+        """What is wrong with the comments of files that have findings: file, line and text."""
+        files = dict.fromkeys(finding.file for finding in self.rows() if finding.file)
+        return [(file, line, slip) for file in files for line, slip in self._selection.slips(file).items()]
+
     def casts(self) -> list[tuple[Cast, Site]]:
         """By bytes."""
         return sorted(self._casts.values(), key=lambda row: -row[0].bytes)

@@ -13,7 +13,8 @@ As with ruff, the file is the nearest one above the current folder that has the 
 
     y = a * b  # dtypeguard: ignore[DG102]        or without brackets: every rule
 
-The comment counts for its own line; on the first or last line of a statement, for all of it.
+The comment counts for its own line; on the first or last line of a statement, for all of it. What is misspelt in one
+has no effect, and is told with the findings of its file.
 """
 
 import dataclasses
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._core.base import pyproject
+from ..._core.base.pyproject import near, no_rule
 from .globs import matcher
 from .rule import RULES, Severity, select
 from .scope import Scope, scope_of
@@ -32,6 +34,7 @@ from .scope import Scope, scope_of
 _RANK = {severity: rank for rank, severity in enumerate(Severity)}
 # Bare, it ends there or goes on as prose: `ignore: DG1` and `ignore[DG1` are slips that must not silence everything.
 _COMMENT = re.compile(r"#\s*dtypeguard:\s*ignore(?:\s*\[([^\[\]]*)\]|(?=\s+(?!DG\d)[^\s\[]|\s*$|#))", re.IGNORECASE)
+_MEANT = re.compile(r"#\s*dtypeguard:\s*(\w+)[^#]*", re.IGNORECASE)  # the same, or nearly so
 
 Globs = tuple[tuple[Callable[[str], bool], frozenset[str]], ...]
 
@@ -58,7 +61,7 @@ class Selection:
     per_file: Globs = ()
     file: Path | None = None
     scope: Scope | None = None
-    _files: dict[str, tuple[frozenset[str], dict[int, frozenset[str]]]] = dataclasses.field(
+    _files: dict[str, tuple[frozenset[str], "Comments"]] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -91,14 +94,18 @@ class Selection:
         """Whether a rule may report at a line. Never raises: a file that cannot be read has no comments."""
         if rule_id not in self.rules or not reaches(severity or RULES[rule_id].severity, self.severity):
             return False
-        in_file, on_lines = self._known(file)
-        return rule_id not in in_file and rule_id not in on_lines.get(line, ())
+        in_file, said = self._known(file)
+        return rule_id not in in_file and rule_id not in said.off.get(line, ())
 
     def ignores(self, rule_id: str, file: str) -> bool:
         """Whether `per-file-ignores` has a rule for a file."""
         return rule_id in self._known(file)[0]
 
-    def _known(self, file: str) -> tuple[frozenset[str], dict[int, frozenset[str]]]:
+    def slips(self, file: str) -> dict[int, str]:
+        """What is wrong with comments of a file, by line."""
+        return self._known(file)[1].slips
+
+    def _known(self, file: str) -> tuple[frozenset[str], "Comments"]:
         """What is off in a file, and by its comments."""
         known = self._files.get(file)
         if known is None:
@@ -134,21 +141,37 @@ def _lines(file: str) -> list[str]:
         return []
 
 
-def comments(lines: Iterable[str]) -> dict[int, frozenset[str]]:
-    """The rules that comments switch off, by line."""
+@dataclasses.dataclass
+class Comments:
+    """What the comments of a file say, by line.
+
+    Attributes:
+        off: the rules that they switch off.
+        slips: what is wrong with them.
+    """
+
+    off: dict[int, frozenset[str]] = dataclasses.field(default_factory=dict)
+    slips: dict[int, str] = dataclasses.field(default_factory=dict)
+
+
+def comments(lines: Iterable[str]) -> Comments:
+    """What the comments of a file say."""
     lines = list(lines)
+    found = Comments()
     if not any("dtypeguard" in line.lower() for line in lines):
-        return {}
-    found: dict[int, frozenset[str]] = {}
+        return found
     said: dict[int, frozenset[str]] = {}  # in the statement at hand
     first = 0
     try:
         for token in tokenize.generate_tokens(iter(lines).__next__):
             match token.type:
                 case tokenize.COMMENT:
-                    said[token.start[0]] = _ids(token.string)
+                    line = token.start[0]
+                    said[line], slip = _read(token.string)
+                    if slip:
+                        found.slips[line] = slip
                 case tokenize.NEWLINE:
-                    _settle(found, said, first or token.start[0], token.start[0])
+                    _settle(found.off, said, first or token.start[0], token.start[0])
                     said, first = {}, 0
                 case tokenize.NL | tokenize.INDENT | tokenize.DEDENT:
                     if not first:
@@ -169,16 +192,18 @@ def _settle(found: dict[int, frozenset[str]], said: dict[int, frozenset[str]], f
             found[line] = found.get(line, frozenset()) | ids
 
 
-def _ids(comment: str) -> frozenset[str]:
+def _read(comment: str) -> tuple[frozenset[str], str]:
+    """The rules that a comment switches off, and what is wrong with it."""
     ids: set[str] = set()
+    slips = []
     for found in _COMMENT.finditer(comment):
-        names = found[1]
-        ids |= set(RULES) if names is None else {rule for name in re.split(r"[\s,]+", names) for rule in _rules(name)}
-    return frozenset(ids)
-
-
-def _rules(name: str) -> frozenset[str]:
-    try:
-        return select(name)
-    except ValueError:
-        return frozenset()
+        for name in [*RULES] if found[1] is None else filter(None, re.split(r"[\s,]+", found[1])):
+            try:
+                ids |= select(name.upper() if name[:2].lower() == "dg" else name.lower())
+            except ValueError:
+                slips.append(f"{name!r} {no_rule(name)}")
+    for found in _MEANT.finditer(comment):
+        if not _COMMENT.match(found[0]) and (found[1].lower() == "ignore" or near(found[1], ["ignore"])):
+            names = ", ".join(re.findall(r"DG\d+", found[0].upper())) or "DG103"
+            slips.append(f"`{found[0].strip()}` ignores nothing: write `# dtypeguard: ignore[{names}]`")
+    return frozenset(ids), "; ".join(slips)

@@ -88,18 +88,38 @@ class Site:
     def columns(self) -> tuple[int, int] | None:
         """Where that begins and ends on the site's line, in characters; None where it is not known."""
         if (span := self.span) is None:
-            return None
+            return self._statement
         begin, last, end = span
         return begin, end if last == self.line else len(linecache.getline(self.file, self.line).split("#")[0].rstrip())
 
     @property
+    def _statement(self) -> tuple[int, int] | None:
+        """The columns of the statement that stores something, where its line has several; in characters."""
+        line = linecache.getline(self.file, self.line)
+        begin = next(islice(self._code.co_positions(), self._lasti // 2, None), (None,) * 4)[2]
+        with contextlib.suppress(SyntaxError, ValueError):
+            statements = ast.parse(line.strip()).body if begin is not None and ";" in line else []
+            indent = len(line) - len(line.lstrip())
+            for one in statements if len(statements) > 1 else ():
+                spot = one.col_offset, one.end_col_offset or 0
+                if begin is not None and spot[0] <= begin - indent < spot[1]:
+                    code = line.strip().encode()
+                    first, last = (indent + len(code[:column].decode(errors="replace")) for column in spot)
+                    return first, last
+        return None
+
+    @property
     def expression(self) -> str:
-        """The same, shortened; a whole line where the instruction stores something."""
-        text = self.source if self._instruction.startswith("STORE_") else self.written
+        """The same, shortened; a whole statement where the instruction stores something."""
+        text = self.written
+        if self._instruction.startswith("STORE_"):
+            text = linecache.getline(self.file, self.line)[slice(*(self._statement or (None,)))].strip()
         if len(text) <= _SHORT:
             return text
-        name = self.calls
-        return f"...{name}(...)" if name else f"{text[: _SHORT - 3]}..."
+        call = text[: text.find("(")]
+        if self.calls and call.endswith(self.calls):  # nothing else is called before it
+            return f"{call}(...)" if len(call) <= _SHORT // 2 else f"...{self.calls}(...)"
+        return f"...{self.calls}(...)" if self.calls else f"{text[: _SHORT - 3]}..."
 
     @property
     def calls(self) -> str:

@@ -3,7 +3,10 @@
 import math
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
+from torch.nn import Module
+from torch.nn.modules.batchnorm import _NormBase
 
 from ..._core.base.dtypes import HALF
 from ..._core.base.modules import tensors_below
@@ -44,10 +47,18 @@ def narrowed(event: Conversion, audit: Recorder) -> None:
         if kind == "buffer" and was is not None and was.itemsize > dtype.itemsize:
             where = event.site, event.inside(path), name, f"Module.{event.name}"
             stays = Stays(RULE, kind, *where, was, dtype, size_of(buffer))
-            stays.of_torch = type(module).__module__.startswith("torch.nn.")
+            stays.whole = _whole(module)
             stays.rounded = _rounded(event.values.get((path, name)), buffer)
             found.append((path, buffer, stays))
     enter_all(audit, event, found)
+
+
+def _whole(module: Module) -> str:
+    """The class of PyTorch's that a module is of, where its parameters must have the dtype of its buffers."""
+    names = [kind.__name__ for kind in type(module).__mro__ if kind.__module__.startswith("torch.nn.modules.")]
+    if isinstance(module, _NormBase) or type(module).__module__.startswith("torch.nn."):
+        return next((name for name in names if hasattr(torch.nn, name)), "")
+    return ""
 
 
 def _rounded(before: Tensor | None, buffer: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+import torch
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
 from ..._core.base.modules import inside, tensors_below
@@ -35,8 +37,10 @@ def parameters_agree(call: Call, audit: Recorder) -> None:
     seen.add(id(call.module))
     parameters = [
         (inside(path, name), tensor)
-        for path, _, kind, name, tensor in tensors_below(call.module)
-        if kind == "parameter" and tensor.dtype.is_floating_point
+        for path, module, kind, name, tensor in tensors_below(call.module)
+        if kind == "parameter"
+        and tensor.dtype.is_floating_point
+        and not (isinstance(module, _NormBase) and tensor.dtype is torch.float32)  # as DG501 and DG502 ask for
     ]
     if any(is_lazy(parameter) for _, parameter in parameters):
         seen.discard(id(call.module))  # it has no dtypes yet

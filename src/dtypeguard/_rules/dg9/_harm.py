@@ -1,6 +1,8 @@
 """What DG9 has in common: a line that spoilt values, and where that was felt."""
 
+import ast
 import itertools
+import re
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from ..._show.text import percent
 
 _SHOWN = 2  # places
 _LINES = 6  # of an origin
+_LONGEST = 100  # code that is told
 _ALSO = 0.1  # an error that one rounding more makes of a result
 _CASTS = frozenset(["_to_copy", "copy_"])
 _RANGES = "arange", "linspace", "logspace"
@@ -115,6 +118,34 @@ def _birth(row: Row, edit: bool) -> Step | None:
     return None if made is None or made.site is None or made.site.key == row.site.key else made
 
 
+_MAKES = re.compile(r"(?:torch\.|.*\.new_)?(?:zeros|ones|full|empty|tensor|rand|randn)(?:_like)?")
+_ONE_DTYPE = re.compile("lerp|index_add|scatter_add|_foreach")  # what mixes no dtypes
+_CALLS = re.compile(r"(.*)\.(?:half\(\)|bfloat16\(\)|to\(torch\.\w+\))", re.DOTALL)
+
+
+def made_wide(row: Row) -> str:
+    """The call that makes what a line writes to, with the wider dtype; empty where no dtype is written in one."""
+    born, wide = _birth(row, True), f"torch.{wide_of(row)}"
+    if _ONE_DTYPE.search(row.name):
+        return ""
+    code = "" if born is None or born.site is None or row.node is None or converted(row) else born.site.written
+    try:
+        call = ast.parse(code, mode="eval").body
+    except (SyntaxError, ValueError):
+        return ""
+    if not isinstance(call, ast.Call) or len(code) > _LONGEST:
+        return ""
+    if (cast := _CALLS.fullmatch(code)) and row.node is not None and row.node.birth.op == "_to_copy":
+        return f"{cast[1]}.to({wide}, copy=True)"  # `to` alone gives a tensor itself, which is written to
+    if not _MAKES.fullmatch(ast.unparse(call.func)):
+        return ""
+    named = next((one for one in call.keywords if one.arg == "dtype"), None)
+    if named is None:
+        return "" if any(one.arg is None for one in call.keywords) else f"{code[:-1].rstrip(', ')}, dtype={wide})"
+    written = ast.get_source_segment(code, named.value) or ""
+    return code.replace(f"dtype={written}", f"dtype={wide}") if written.startswith("torch.") else ""
+
+
 def converted(row: Row) -> str | None:
     """The parameter or buffer that a line writes to, if its half dtype is that of a conversion of its module."""
     node = None if row.dtype not in HALF or row.node is None or row.node.op == COPIED else row.node
@@ -165,7 +196,7 @@ def enter(
         step = _step(one, texts.get(one), earlier and one is shown)
         told[step] = step if step.site is not None else told.get(step, step)
     chain = tuple(told.values())
-    chain = chain if born is None else (born, *chain)
+    chain = chain if born is None else (born, *(step for step in chain if step != born))
     back = ", in backward" if row.backward else ""
     facts = {
         "back": back,

@@ -6,7 +6,7 @@ from ..._engine.values.rows import Cause
 from ..._engine.watch.events import on
 from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.rule import Rule, Severity
-from ._harm import converted, enter, wide_of, would_be
+from ._harm import converted, enter, made_wide, wide_of, would_be
 
 RULE = Rule(
     "DG903",
@@ -44,7 +44,8 @@ def stalled(harm: Harm, audit: Recorder) -> None:
         row, wide = harm.row, wide_of(harm.row)
         itself = row.stays or row.absorbed or any(row.trained.values())  # the change is made at that line
         says, total = f"a total stands still: {would_be(row, total=True)}", converted(row)
-        advice = f"keep the total in {wide}, whatever is added"
+        made = made_wide(row)
+        advice = f"keep the total in {wide}, whatever is added{made and f': `{made}`'}"
         if total is not None:
             advice += f": {total} is narrowed with its module"
         if row.stays:
@@ -61,5 +62,5 @@ def stalled(harm: Harm, audit: Recorder) -> None:
         elif not row.name.startswith(_TOTALS):
             since = f" since write {row.stuck}" if row.stuck else ""
             says = f"it stands still{since}, though it is computed anew each time: {would_be(row)}"
-            advice = f"keep it in {wide}"
+            advice = f"keep it in {wide}{made and f': `{made}`'}"
         enter(RULE, audit, row, {"harm": says, "advice": advice}, harm, earlier=not itself)

@@ -15,7 +15,7 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from ..._core.base.errors import summary
-from ..._core.base.frames import let_go
+from ..._core.base.frames import let_go, shown
 from ..._core.base.options import explained, one_of, switch
 from ..._engine.watch.events import ModuleRow
 from ..._engine.watch.findings import Cast as Cast
@@ -344,6 +344,7 @@ class AuditReport(Drawn, Generic[R]):
             "diffs": diffs,
             "findings": found,
             "casts": casts,
+            "comments": [{"file": file, "line": line, "says": says} for file, line, says in self._slips()],
             "modules": _tree(self._recorder) if isinstance(self._recorder, Recorder) else self._modules,
             "rules": {key: {"name": RULES[key].name, "why": RULES[key].why, "docs": RULES[key].docs} for key in ids},
             "severities": {s.value: sum(row["severity"] == s.value for row in found) for s in reversed(Severity)},
@@ -362,7 +363,7 @@ class AuditReport(Drawn, Generic[R]):
         changes = changes_of(causes)
         said, table = verdict_parts(self._verdict(changes, causes), changes)
         title = joined(self.program or "audit", "still running" if self._recorder.running else said)
-        return findings_parts(title, causes, table, casts_table(self.casts), *self._shadowed(Style(1000)))
+        return findings_parts(title, causes, table, casts_table(self.casts), *self._remarks(Style(1000)))
 
     # ------------------------------------------------------------ as text
 
@@ -428,7 +429,16 @@ class AuditReport(Drawn, Generic[R]):
         lines += [*paragraphs(causes, style), ""] if causes else [self._nothing(hidden, fixed), ""]
         if casts and (table := [*cast_lines(self.casts, style)]):
             lines += [*table, ""]
-        return "\n".join([*lines, *self._shadowed(style), self._summary(causes, hidden, causes_of(fixed))])
+        return "\n".join([*lines, *self._remarks(style), self._summary(causes, hidden, causes_of(fixed))])
+
+    def _remarks(self, style: Style) -> list[str]:
+        """What is misspelt in comments, and what was looked at of values."""
+        slips = [f"{shown(file)}:{line}: in a comment, {says}" for file, line, says in self._slips()]
+        return [line for said in slips for line in style.fold(said, rest="        ")] + self._shadowed(style)
+
+    def _slips(self) -> list[tuple[str, int, str]]:
+        """What is misspelt in comments: file, line and text."""
+        return self._recorder.findings.slips()
 
     def _shadowed(self, style: Style) -> list[str]:
         """What was looked at of values, in a sentence."""

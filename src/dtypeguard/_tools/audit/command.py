@@ -24,6 +24,7 @@ from types import FrameType
 from typing import Any, TextIO
 
 from ..._core.base.frames import is_own, without
+from ..._core.base.pyproject import near
 from ..._core.base.usage import INTERRUPTED, Usage
 from ..._engine.watch.selection import Selection
 from ..._engine.watch.steps import Enough
@@ -223,7 +224,8 @@ def _script(path: str, arguments: list[str]) -> Program:
     """`python path arguments`: a file, or a folder or archive with a `__main__` in it."""
     file = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)  # not normalised, as `__file__` is not
     if not path or not os.path.exists(file):
-        raise Usage(f"there is no script {path}" + (f"; for a module: -m {path}" if _is_there(path) else ""))
+        rest = f"; for a module: -m {path}" if _is_there(path) else ""
+        raise Usage(f"there is no script {path}{_meant(path)}{rest}")
     importer = None if os.path.isfile(file) and path.endswith(".py") else pkgutil.get_importer(file)
     if importer is not None:
         spec = importer.find_spec("__main__", None)
@@ -256,6 +258,15 @@ def _compiled(source: bytes, file: str) -> types.CodeType:
                 "encoding declared; see https://peps.python.org/pep-0263/ for details"
             ) from None
     return compile(source, file, "exec", dont_inherit=True)
+
+
+def _meant(path: str) -> str:
+    """The script that is meant by one that is not there."""
+    folder = os.path.dirname(path)
+    with contextlib.suppress(OSError, ValueError):
+        scripts = [os.path.join(folder, one) for one in os.listdir(folder or ".") if one.endswith(".py")]
+        return f" (did you mean {f'{path}.py'!r}?)" if f"{path}.py" in scripts else near(path, scripts) if path else ""
+    return ""
 
 
 def _is_there(module: str) -> bool:

@@ -88,11 +88,12 @@ def no_batch(model: str, needed: str = "") -> Usage:
 
 
 @contextlib.contextmanager
-def refusing(*kinds: type[Exception]) -> Iterator[None]:
+def refusing(*kinds: type[Exception], failed: str = "") -> Iterator[None]:
     """What a function of ours refuses in here is wrong usage; what the user's own code raises in it is the user's.
 
     Args:
         kinds: of exceptions that are refusals, besides TypeError and ValueError.
+        failed: what it means that the user's code raises, for the message.
 
     Raises:
         Usage: a refusal.
@@ -105,7 +106,8 @@ def refusing(*kinds: type[Exception]) -> Iterator[None]:
     except Exception as error:
         as_it_is = error.__cause__ if isinstance(error, CompareError) and error._as_it_is else error
         if as_it_is is not None and not isinstance(as_it_is, DtypeGuardError) and runs_user_code(as_it_is):
-            raise Raised(str(error).partition("\n")[0] if as_it_is is not error else shortly(error)) from as_it_is
+            told = str(error).partition("\n")[0] if as_it_is is not error else shortly(error)
+            raise Raised(f"{failed}: {told}" if failed else told) from as_it_is
         if isinstance(error, (TypeError, ValueError, *kinds)):
             told = unread(error)  # what torch says of a file has many lines
             raise Usage(told if isinstance(error, TypeError | ValueError) else told.partition("\n")[0]) from error

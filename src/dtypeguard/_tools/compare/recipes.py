@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..._core.base.pyproject import near
+
 _Data = dict[str, Any]
 
 _ENGINE = "fp8 fp8:e5m2 fp8:block fp8:block:e5m2 mxfp8 mxfp8:e5m2 nvfp4 nvfp4:hadamard nvfp4:sr nvfp4:hadamard:sr"
@@ -42,7 +44,8 @@ def check_tool(tool: str) -> str:
     key = re.sub("[-_]", "", tool.lower())
     if key not in _TOOLS:
         legal = ", ".join(name for name, *_ in _TOOLS.values())
-        raise ValueError(f"to_recipe({tool!r}): the tool must be one of {legal}")
+        meant = near(tool, [name for name, *_ in _TOOLS.values()])
+        raise ValueError(f"to_recipe({tool!r}): the tool must be one of {legal}{meant}")
     return key
 
 

@@ -11,7 +11,7 @@ import torch
 
 from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
-from ..._core.base.options import explained, share_of
+from ..._core.base.options import explained_as, share_of
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..._show.result import Drawn, Row
@@ -177,7 +177,7 @@ class Comparison(Drawn):
             self._search = Search(self._subject, self._found)
         return self._search
 
-    @explained
+    @explained_as("keep", bits="goes with formats: compare(model, batch, format=...).keep(bits=6.5)")
     @unrecorded
     def keep(self, error: float | str) -> Kept:
         """Find modules that must stay in float32 for the outputs to have at most this error: those with few parameters.

@@ -29,6 +29,7 @@ STATUSES: dict[Status, str] = {
 _TITLE, _COLUMNS = 20, 78  # columns of titles of a list, of its lines
 _REASONS = 3  # of the refusals of an operation
 _NAMES = 12  # of modules
+_DTYPE = re.compile(r"\b(?:[Bb]?[Ff]loat(?:16|32|64)?|Half|Double|bf16|f16|f32|f64)\b")  # in what torch and we say
 _PACKAGES = re.compile(r"(?<= at )\S*[\\/](?:site|dist)-packages[\\/]")  # where they are installed says nothing
 
 
@@ -222,18 +223,33 @@ def _helps(fixes: list[str]) -> list[str]:
 
 
 def _told(refused: str, found: list[DryrunCell], each: bool) -> list[str]:
-    """An operation, and each reason for which it was refused, with its cells; `each` with its own help."""
-    groups = [(why, cells) for (why,), cells in _grouped((_refusal(cell)[1], cell) for cell in found)]
+    """An operation, and each reason for which it was refused, with its cells; `each` with its own help.
+
+    Reasons that differ in their dtypes are one, which is told of the first cell.
+    """
+    groups = [cells for _, cells in _grouped((_DTYPE.sub("", _refusal(cell)[1]), cell) for cell in found)]
     count = number(len(found), "cell")
     if len(groups) == 1:
-        why, cells = groups[0]
-        return [f"{count}: {refused}{why and f': {why}'}", *_details(cells)]
+        how, why = _told_of(found)
+        return [f"{count}: {refused}{why and f'{how}: {why}'}", *_details(found), *(_each_helps(found) if each else [])]
     lines = [f"{count}: {refused}, for {len(groups)} reasons:"]
-    for why, cells in groups[:_REASONS]:
-        helps = [f"  {line}" for line in _helps(_fixes(cells))] if each else []
-        lines += [f"  {number(len(cells), 'cell')}: {why}", *_details(cells), *helps]
-    rest = sum(len(cells) for _, cells in groups[_REASONS:])
+    for cells in groups[:_REASONS]:
+        helps = [f"  {line}" for line in _each_helps(cells)] if each else []
+        how, why = _told_of(cells)
+        lines += [f"  {number(len(cells), 'cell')}{how}: {why}", *_details(cells), *helps]
+    rest = sum(map(len, groups[_REASONS:]))
     return [*lines, f"  ... {number(len(groups) - _REASONS, 'more reason')}, {number(rest, 'cell')}"] if rest else lines
+
+
+def _told_of(cells: list[DryrunCell]) -> tuple[str, str]:
+    """Whether the reason of the first cell is an example of theirs, and that reason."""
+    whys = [_refusal(cell)[1] for cell in cells]
+    return ", for example" * (len({*whys}) > 1), whys[0]
+
+
+def _each_helps(cells: list[DryrunCell]) -> list[str]:
+    """The advice for cells; of several that differ in their dtypes the first."""
+    return _helps([fixes[0] for _, fixes in _grouped((_DTYPE.sub("", fix), fix) for fix in _fixes(cells))])
 
 
 def _details(cells: list[DryrunCell]) -> list[str]:

@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _write(options: argparse.Namespace, name: str) -> int:
     subject, batch = both_by(name, options.batch, _SUBJECTS, paths=True)
-    with refusing(OSError, RuntimeError):
+    with refusing(OSError, RuntimeError, failed=_failed(name, options)):
         made = manifest(subject, batch=batch, shapes=options.shapes, devices=options.devices)
         if options.output not in (None, STDOUT):
             made.save(options.output)  # which keeps comments
@@ -53,9 +53,14 @@ def _write(options: argparse.Namespace, name: str) -> int:
     return tell(options, made, text=str(made).rstrip("\n"))
 
 
+def _failed(name: str, options: argparse.Namespace) -> str:
+    """What a model has failed to do that raises in a manifest, if it is called there."""
+    return "" if options.batch is None else f"{name} does not run on the batch {options.batch}"
+
+
 def _checked(lock: Any, name: str, options: argparse.Namespace) -> tuple[StateDiff, str]:
     subject, batch = both_by(name, options.batch, _SUBJECTS, paths=True)
-    with refusing(OSError, RuntimeError):
+    with refusing(OSError, RuntimeError, failed=_failed(name, options)):
         found: StateDiff = lock.diff(subject, batch=batch)
     text = str(found)
     return found, text if subject == name else text.replace(type(subject).__name__, name, 1)
