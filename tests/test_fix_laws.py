@@ -132,6 +132,12 @@ WRITTEN = {
         "print(net(torch.rand(2, 6, 16).bfloat16()).sum().item())",
         "        bias = torch.linspace(0, 1, x.shape[1], dtype=x.dtype)",
     ),
+    "a count that is exact is not rounded again where a function returns it": (
+        "def degrees(index, nodes):\n    ones = torch.ones(len(index), dtype=torch.float16)\n"
+        "    return torch.zeros(nodes, dtype=torch.float16).index_add_(0, index, ones)\n\n\n"
+        "index = torch.zeros(5000, dtype=torch.int64)\nprint(degrees(index, 2).max().item())",
+        "    return torch.zeros(nodes, dtype=torch.float32).index_add_(0, index, ones)",
+    ),
     "a total whose digits cancel is not widened alone": (
         "total, squares = torch.zeros(()), torch.zeros(())\nfor step in range(5):\n"
         "    x = 20_000 + 5 * (torch.rand(640) < 0.2).float()\n    total += x.sum()\n    squares += (x * x).sum()\n"
@@ -326,6 +332,27 @@ def test_what_is_never_written(tmp_path, monkeypatch, program, text):
     made = edited(tmp_path, monkeypatch, program)
     assert made.first.bad
     assert text not in made.data.decode()
+
+
+def test_what_is_no_value_to_compute_with_is_never_cast(tmp_path, monkeypatch):
+    """Sizes, indices and tuples: a run with such a cast is in vain."""
+    tried, run = [], Mended.run
+
+    def counted(self, texts, *args):
+        tried.extend(texts.values())
+        return run(self, texts, *args)
+
+    monkeypatch.setattr(Mended, "run", counted)
+    program = (
+        "def pair(index, nodes):\n    return index, nodes\n\n\ndef degrees(index, nodes, ones):\n"
+        "    total = torch.zeros(nodes, dtype=torch.float16)\n    total.index_add_(0, index, ones)\n"
+        "    return total\n\n\nindex, nodes = pair(torch.zeros(5000, dtype=torch.int64), 2)\n"
+        "ones = torch.ones(5000).half()\nprint(degrees(index, nodes, ones).max().item())"
+    )
+    made = edited(tmp_path, monkeypatch, program)
+    assert made.last.bad == [] != made.edits
+    casts = ("nodes.float()", "index.float()", "pair(index, 2).float()", "index.to(ones.dtype)", "index.half()")
+    assert [cast for text in tried for cast in casts if cast in text] == []
 
 
 @pytest.mark.parametrize(

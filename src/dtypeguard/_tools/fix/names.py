@@ -99,8 +99,9 @@ class Source(Text):
         found = [*self._set(name), *self._passed(name)]
         if isinstance(name, cst.Attribute):
             found += self.registered(name.attr.value)
-        returned = [value for value, part in found for value in self._returned(value, part)]
-        values = [*(value for value, _ in found), *returned]
+        behind = [(value, part, list(self._returned(value, part))) for value, part in found]
+        values = [value for value, part, returned in behind if part is None or not returned]  # else it is a tuple
+        values += [value for _, _, returned in behind for value in returned]
         return [value for value in values if not self.inside(name, value)]  # `total = total + x`: what it was before
 
     def _set(self, name: Node) -> list[Given]:

@@ -19,7 +19,7 @@ from ..._engine.watch.rule import RULES, Finding, Severity
 from ..._show.report.causes import Cause, causes_of, loses, settles
 from . import blocks, classes, moves, numbers, reasons, training
 from .code import MOVES, Candidate, Place
-from .finish import MORE, WAYS, Edited, Way
+from .finish import MORE, WAYS, Edited, Way, same_results
 from .measured import ErrorChange, Errors, errors_of
 from .names import Source
 from .outputs import near, skeletons_agree
@@ -38,7 +38,7 @@ _KEPT = frozenset("DG101 DG103 DG110 DG201 DG202 DG203 DG205 DG206 DG209 DG303 D
 # Those where the program may be right as it is: there each digit stays, and no other edit is needed for it.
 _EXACT = frozenset(["DG103"])
 _NEARLY = 0.02
-_LATER = {"DG103": -1, "DG102": 1, "DG108": 1, "DG105": 1, "DG110": 2, "DG201": 2, "DG203": 2, "DG205": 2}
+_LATER = {"DG103": -1, "DG108": 1, "DG105": 1, "DG102": 2, "DG110": 3, "DG201": 3, "DG203": 3, "DG205": 3}
 
 # Where one of these is found, others may be what comes of it, and are mended there.
 _ROOTS = frozenset(["DG102", "DG501", "DG503", "DG504", "DG602"])
@@ -203,7 +203,8 @@ class Search:
             if self._run is not None:
                 ways, state, run = self._finished(cause, state, run)
                 names = (*names, *ways)
-            measures = self._run is not None and loses(cause)
+            others = any(map(loses, causes_of(run.bad)))  # then what is left may come from these
+            measures = self._run is not None and loses(cause) and not others
             left = self._change(cause, self.state, self.last, state).left if measures else 0.0
             tried.append((left, names, state, run))
             if not left:
@@ -224,6 +225,8 @@ class Search:
         """An edit that helps, made whole: see `finish`."""
         ways: list[str] = []
         for way in WAYS:
+            if way is same_results and (cause.rule in _EXACT or self._is_exact(cause, state, run)):
+                continue  # which rounds
             for _ in range(_DEPTH):
                 better = next(self._better(way, cause, state, run), None)
                 if better is None:
@@ -231,6 +234,10 @@ class Search:
                 state, run = better
                 ways.append(way.__name__)
         return tuple(ways), state, run
+
+    def _is_exact(self, cause: Cause, state: State, run: Run) -> bool:
+        """Whether values that had lost digits have all of them with an edit, as counts do."""
+        return run.errors is not None and self._change(cause, self.state, self.last, state).exact
 
     def _better(self, way: Way, cause: Cause, state: State, run: Run) -> Iterator[tuple[State, Run]]:
         nearly = 0.0 if cause.rule in _EXACT else _NEARLY
