@@ -132,6 +132,12 @@ WRITTEN = {
         "print(net(torch.rand(2, 6, 16).bfloat16()).sum().item())",
         "        bias = torch.linspace(0, 1, x.shape[1], dtype=x.dtype)",
     ),
+    "an array that was filled where a tensor is made of it": (
+        "import numpy as np\n\n\ndef filled(n):\n    found = np.zeros(n)\n    for i in range(n):\n"
+        "        found[i] = i / 8\n    return torch.from_numpy(found)\n\n\n"
+        "w, found = torch.ones(9, requires_grad=True), filled(9)\nprint((w * found).sum().item())",
+        "    return torch.from_numpy(found).float()",
+    ),
     "a count that is exact is not rounded again where a function returns it": (
         "def degrees(index, nodes):\n    ones = torch.ones(len(index), dtype=torch.float16)\n"
         "    return torch.zeros(nodes, dtype=torch.float16).index_add_(0, index, ones)\n\n\n"

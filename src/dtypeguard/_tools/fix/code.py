@@ -179,7 +179,9 @@ def retyped(at: At, dtype: torch.dtype) -> Iterator[Candidate]:
                 yield [uncast(source, inner, node, f".to({dtype_code(dtype, source)}, copy=True)")]
             else:
                 yield [uncast(source, inner, node, ".clone()" if _is_snapshot(source, inner, node) else "")]
-        elif source.called(node) in _SHARING and any(source.root(arg.value) in source.written for arg in node.args):
+        elif source.called(node) in _SHARING and any(
+            source.root(arg.value) in source.written and not source.is_over(arg.value) for arg in node.args
+        ):
             return  # it must go on to share the memory of what is written to
         elif source.torch() and source.code(node.func) == f"{source.torch()}.Tensor" and len(node.args) == 1:
             renamed = source.replace(node.func, f"{source.torch()}.tensor")  # which leaves integers what they are

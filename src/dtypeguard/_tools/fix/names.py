@@ -168,9 +168,21 @@ class Source(Text):
             read = (
                 one.value == name.value and one is not name and not keyword and not isinstance(parent, cst.AssignTarget)
             )
-            if read and (begin <= at < until or any(first <= at < begin for first in around)):
+            if (
+                read
+                and self.inside(one, scope)
+                and (begin <= at < until or any(first <= at < begin for first in around))
+            ):
                 return True
         return False
+
+    def is_over(self, node: Node) -> bool:
+        """Whether it is a function's own variable of what a call has made, and nobody reads that any more."""
+        scope = self.scope(node)
+        if not isinstance(scope, cst.FunctionDef) or not isinstance(node, cst.Name):
+            return False
+        made = [value for _, (value, _), where in self._assigned.get(node.value, ()) if where is scope]
+        return bool(made) and all(isinstance(one, cst.Call) for one in made) and not self.is_read(node)
 
     def _drawn(self, loop: cst.For) -> list[str]:
         return [one.value for one in self.below(loop.target, cst.Name)]
