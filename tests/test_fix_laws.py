@@ -138,6 +138,11 @@ WRITTEN = {
         "w, found = torch.ones(9, requires_grad=True), filled(9)\nprint((w * found).sum().item())",
         "    return torch.from_numpy(found).float()",
     ),
+    "ids that are integers stay so": (
+        "ids = torch.empty(0, dtype=torch.float32)\nfor start in (0, 50):\n"
+        "    ids = torch.cat([ids, torch.arange(start, start + 50) + 40_000_003])\nprint(ids.unique().numel())",
+        "ids = torch.empty(0, dtype=torch.int64)",
+    ),
     "a count that is exact is not rounded again where a function returns it": (
         "def degrees(index, nodes):\n    ones = torch.ones(len(index), dtype=torch.float16)\n"
         "    return torch.zeros(nodes, dtype=torch.float16).index_add_(0, index, ones)\n\n\n"

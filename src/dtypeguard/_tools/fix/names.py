@@ -17,11 +17,14 @@ class Source(Text):
 
     Attributes:
         widened: the lines at which floats are cast to wider ones.
+        joined: those at which integers become floats though no code says so.
     """
 
-    def __init__(self, file: str, text: str, widened: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self, file: str, text: str, widened: frozenset[int] = frozenset(), joined: frozenset[int] = frozenset()
+    ) -> None:
         super().__init__(file, text)
-        self.widened = widened
+        self.widened, self.joined = widened, joined
 
     @functools.cached_property
     def modules(self) -> dict[str, str]:

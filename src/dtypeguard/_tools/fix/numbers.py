@@ -179,6 +179,14 @@ def made_of_integers(place: Place, at: At) -> Iterator[Candidate]:
 
 
 @move
+def integers_stay(place: Place, at: At) -> Iterator[Candidate]:
+    """Makes integers of what whole numbers are joined to."""
+    if at.source.range(at.node).end.line in at.source.joined:
+        for call in [call for one in origins(at, 1) for call in casts_in(one, place.wide)]:
+            yield from retyped(call, torch.int64)
+
+
+@move
 def bool_before_inverted(place: Place, at: At) -> Iterator[Candidate]:
     """Makes a mask bool before it is inverted."""
     if isinstance(at.node, cst.UnaryOperation) and isinstance(at.node.operator, cst.BitInvert):

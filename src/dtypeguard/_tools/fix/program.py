@@ -10,7 +10,7 @@ from ..._core.base.dtypes import FLOATING, HALF
 from ..._engine.watch.findings import Conversion
 from ..._engine.watch.rule import Finding, Severity
 from ..._engine.watch.selection import reaches
-from .code import CASTING, Candidate
+from .code import CASTING, WIDER_INTEGER, Candidate
 from .source import apply
 
 Texts = Mapping[str, str]
@@ -77,6 +77,12 @@ class Run:
         """The lines at which code casts floats to integers or bools."""
         explicit = [one for one in self.casts if one.kind == "explicit" and one.calls in CASTING]
         return [one.place for one in explicit if one.given.is_floating_point and one.taken not in FLOATING]
+
+    @property
+    def joined(self) -> list[Line]:
+        """The lines at which integers become floats though no code says so."""
+        unsaid = [one for one in self.casts if one.kind in ("write", "promotion") and one.taken in FLOATING]
+        return [one.place for one in unsaid if one.given in WIDER_INTEGER.values()]
 
     def promoted(self, given: torch.dtype, taken: torch.dtype) -> list[tuple[str, int]]:
         """The lines at which one dtype becomes another though no code says so."""

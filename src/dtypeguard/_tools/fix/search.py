@@ -111,7 +111,8 @@ class Search:
         key = file, text
         if key not in self._sources:
             run = self._ran.get(_key_of(state.texts), self.last)
-            self._sources[key] = Source(file, text, frozenset(line for where, line in run.widened if where == file))
+            lines = (frozenset(line for where, line in one if where == file) for one in (run.widened, run.joined))
+            self._sources[key] = Source(file, text, *lines)
         return self._sources[key]
 
     def candidates(
