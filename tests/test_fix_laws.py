@@ -143,6 +143,12 @@ WRITTEN = {
         "    ids = torch.cat([ids, torch.arange(start, start + 50) + 40_000_003])\nprint(ids.unique().numel())",
         "ids = torch.empty(0, dtype=torch.int64)",
     ),
+    "a mask takes the limit of the scores' dtype": (
+        "def weights(scores, mask):\n    hidden = (1 - mask).to(scores.dtype) * torch.finfo(torch.float32).min\n"
+        "    return (scores + hidden).softmax(-1)\n\n\n"
+        "mask = torch.tensor([[1, 1, 0], [0, 0, 0]])\nprint(weights(torch.rand(2, 3).half(), mask).sum().item())",
+        "    hidden = (1 - mask).to(scores.dtype) * torch.finfo(scores.dtype).min",
+    ),
     "a count that is exact is not rounded again where a function returns it": (
         "def degrees(index, nodes):\n    ones = torch.ones(len(index), dtype=torch.float16)\n"
         "    return torch.zeros(nodes, dtype=torch.float16).index_add_(0, index, ones)\n\n\n"
