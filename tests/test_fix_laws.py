@@ -351,6 +351,25 @@ def test_what_is_never_written(tmp_path, monkeypatch, program, text):
     assert text not in made.data.decode()
 
 
+def test_an_edit_does_not_say_that_it_removes_what_is_not_found_any_more_by_accident(tmp_path, monkeypatch):
+    """A finding about values that it does not touch, and that are as wrong as they were."""
+    run = Mended.run
+
+    def forgetful(self, texts, *args):
+        ran = run(self, texts, *args)
+        ran.findings[:] = [finding for finding in ran.findings if not texts or finding.rule != "DG905"]
+        return ran
+
+    monkeypatch.setattr(Mended, "run", forgetful)
+    program = (
+        "ids = torch.tensor([90_000_001, 90_000_003, 90_000_005], dtype=torch.float32)\n"
+        "w = torch.rand(3)\nw.half()\nprint(w.sum().item(), ids.unique().numel())"
+    )
+    made = edited(tmp_path, monkeypatch, program)
+    assert {finding.rule for finding in made.first.bad} == {"DG103", "DG905"}
+    assert [[finding.rule for finding in edit.findings] for edit in made.edits] == [["DG103"]]
+
+
 def test_what_is_no_value_to_compute_with_is_never_cast(tmp_path, monkeypatch):
     """Sizes, indices and tuples: a run with such a cast is in vain."""
     tried, run = [], Mended.run

@@ -62,6 +62,12 @@ class ErrorChange:
         return before > 0 == after
 
     @property
+    def keeps(self) -> bool:
+        """Whether values at its lines are as wrong as they were."""
+        before, after = self._at_places
+        return 0 < before < math.inf and after >= _MOVED * before
+
+    @property
     def spoils(self) -> bool:
         """Whether a result is further from what it would be."""
         old, new = (one.results for one in self._both)

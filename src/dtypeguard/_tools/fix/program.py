@@ -129,3 +129,12 @@ def _first_lines(before: str, after: str, known: list[int] | None) -> list[int]:
             at = min(a + number, b - 1) if kind != "insert" else max(a - 1, 0)
             found.append(known[at] if known and at < len(known) else at + 1)
     return found
+
+
+def same_place(state: State, base: Run, edited: State, run: Run) -> bool:
+    """Whether an exception is raised at the line at which the program without the edit raised one."""
+    places = [
+        [(file, which.was(file, line)) for file, line in one.raised[-1:]]
+        for which, one in ((state, base), (edited, run))
+    ]
+    return bool(base.error) and places[0] == places[1]

@@ -23,7 +23,7 @@ from .finish import MORE, WAYS, Edited, Way, same_results
 from .measured import ErrorChange, Errors, errors_of
 from .names import Source
 from .outputs import near, skeletons_agree
-from .program import Run, State, Texts
+from .program import Run, State, Texts, same_place
 from .reasons import Refusal
 from .source import Change, Unfit
 
@@ -215,6 +215,7 @@ class Search:
         left, names, state, run = min(tried, key=operator.itemgetter(0))
         keys = {state.key(finding) for finding in run.bad}
         gone = [(self.state.key(f), f) for f in self.last.bad if self.state.key(f) not in keys]
+        gone = [(key, f) for key, f in gone if f in cause.findings or self._is_mended(f, state, run)]
         if not gone:  # a later edit took back what an earlier one did
             return False
         findings = [self._first.get(key) or replace(f, line=key[2]) for key, f in gone]
@@ -235,6 +236,12 @@ class Search:
                 state, run = better
                 ways.append(way.__name__)
         return tuple(ways), state, run
+
+    def _is_mended(self, finding: Finding, state: State, run: Run) -> bool:
+        """Whether an edit has to do with it that a finding is gone: its values are less wrong, where that is known."""
+        (cause,) = causes_of([finding])
+        known = run.errors is not None and cause.rule.startswith("DG9") and not self._touches(cause, state, self.state)
+        return not known or not self._change(cause, self.state, self.last, state).keeps
 
     def _is_exact(self, cause: Cause, state: State, run: Run) -> bool:
         """Whether values that had lost digits have all of them with an edit, as counts do."""
@@ -431,7 +438,7 @@ class Search:
         known = self._standing | {state.key(finding) for finding in base.bad}
         new = causes_of(finding for finding in run.bad if edited.key(finding) not in known)
         if run.error:
-            there = _same_place(state, base, edited, run)
+            there = same_place(state, base, edited, run)
             if there and any((finding.file, finding.line) in base.raised for finding in cause.findings):
                 return reasons.STAYS  # the same exception is still raised, under another message
             if not there and not any(other.severity == Severity.ERROR.value for other in new):
@@ -471,15 +478,6 @@ def _born_elsewhere(cause: Cause, state: State, run: Run, edited: State) -> list
     left = [finding for finding in run.bad if edited.key(finding) in keys]
     births = {(edited.key(f), s.file, edited.was(s.file, s.line)) for f in left for s in f.spots[1:2]}
     return list(causes_of(left)) if births and births.isdisjoint(before) else []
-
-
-def _same_place(state: State, base: Run, edited: State, run: Run) -> bool:
-    """Whether an exception is raised at the line at which the program without the edit raised one."""
-    places = [
-        [(file, which.was(file, line)) for file, line in one.raised[-1:]]
-        for which, one in ((state, base), (edited, run))
-    ]
-    return bool(base.error) and places[0] == places[1]
 
 
 def _comes_of(cause: Cause, root: Cause) -> bool:
