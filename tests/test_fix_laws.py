@@ -132,6 +132,29 @@ WRITTEN = {
         "print(net(torch.rand(2, 6, 16).bfloat16()).sum().item())",
         "        bias = torch.linspace(0, 1, x.shape[1], dtype=x.dtype)",
     ),
+    "an array that was filled where a tensor is made of it": (
+        "import numpy as np\n\n\ndef filled(n):\n    found = np.zeros(n)\n    for i in range(n):\n"
+        "        found[i] = i / 8\n    return torch.from_numpy(found)\n\n\n"
+        "w, found = torch.ones(9, requires_grad=True), filled(9)\nprint((w * found).sum().item())",
+        "    return torch.from_numpy(found).float()",
+    ),
+    "ids that are integers stay so": (
+        "ids = torch.empty(0, dtype=torch.float32)\nfor start in (0, 50):\n"
+        "    ids = torch.cat([ids, torch.arange(start, start + 50) + 40_000_003])\nprint(ids.unique().numel())",
+        "ids = torch.empty(0, dtype=torch.int64)",
+    ),
+    "a mask takes the limit of the scores' dtype": (
+        "def weights(scores, mask):\n    hidden = (1 - mask).to(scores.dtype) * torch.finfo(torch.float32).min\n"
+        "    return (scores + hidden).softmax(-1)\n\n\n"
+        "mask = torch.tensor([[1, 1, 0], [0, 0, 0]])\nprint(weights(torch.rand(2, 3).half(), mask).sum().item())",
+        "    hidden = (1 - mask).to(scores.dtype) * torch.finfo(scores.dtype).min",
+    ),
+    "a count that is exact is not rounded again where a function returns it": (
+        "def degrees(index, nodes):\n    ones = torch.ones(len(index), dtype=torch.float16)\n"
+        "    return torch.zeros(nodes, dtype=torch.float16).index_add_(0, index, ones)\n\n\n"
+        "index = torch.zeros(5000, dtype=torch.int64)\nprint(degrees(index, 2).max().item())",
+        "    return torch.zeros(nodes, dtype=torch.float32).index_add_(0, index, ones)",
+    ),
     "a total whose digits cancel is not widened alone": (
         "total, squares = torch.zeros(()), torch.zeros(())\nfor step in range(5):\n"
         "    x = 20_000 + 5 * (torch.rand(640) < 0.2).float()\n    total += x.sum()\n    squares += (x * x).sum()\n"
@@ -345,6 +368,46 @@ def test_what_is_never_written(tmp_path, monkeypatch, program, text):
     made = edited(tmp_path, monkeypatch, program)
     assert made.first.bad
     assert text not in made.data.decode()
+
+
+def test_an_edit_does_not_say_that_it_removes_what_is_not_found_any_more_by_accident(tmp_path, monkeypatch):
+    """A finding about values that it does not touch, and that are as wrong as they were."""
+    run = Mended.run
+
+    def forgetful(self, texts, *args):
+        ran = run(self, texts, *args)
+        ran.findings[:] = [finding for finding in ran.findings if not texts or finding.rule != "DG905"]
+        return ran
+
+    monkeypatch.setattr(Mended, "run", forgetful)
+    program = (
+        "ids = torch.tensor([90_000_001, 90_000_003, 90_000_005], dtype=torch.float32)\n"
+        "w = torch.rand(3)\nw.half()\nprint(w.sum().item(), ids.unique().numel())"
+    )
+    made = edited(tmp_path, monkeypatch, program)
+    assert {finding.rule for finding in made.first.bad} == {"DG103", "DG905"}
+    assert [[finding.rule for finding in edit.findings] for edit in made.edits] == [["DG103"]]
+
+
+def test_what_is_no_value_to_compute_with_is_never_cast(tmp_path, monkeypatch):
+    """Sizes, indices and tuples: a run with such a cast is in vain."""
+    tried, run = [], Mended.run
+
+    def counted(self, texts, *args):
+        tried.extend(texts.values())
+        return run(self, texts, *args)
+
+    monkeypatch.setattr(Mended, "run", counted)
+    program = (
+        "def pair(index, nodes):\n    return index, nodes\n\n\ndef degrees(index, nodes, ones):\n"
+        "    total = torch.zeros(nodes, dtype=torch.float16)\n    total.index_add_(0, index, ones)\n"
+        "    return total\n\n\nindex, nodes = pair(torch.zeros(5000, dtype=torch.int64), 2)\n"
+        "ones = torch.ones(5000).half()\nprint(degrees(index, nodes, ones).max().item())"
+    )
+    made = edited(tmp_path, monkeypatch, program)
+    assert made.last.bad == [] != made.edits
+    casts = ("nodes.float()", "index.float()", "pair(index, 2).float()", "index.to(ones.dtype)", "index.half()")
+    assert [cast for text in tried for cast in casts if cast in text] == []
 
 
 @pytest.mark.parametrize(

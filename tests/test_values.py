@@ -300,6 +300,23 @@ def test_a_line_is_judged_by_its_worst_row():
     ]
 
 
+@pytest.mark.parametrize("names", [("x", "user"), ("user", "x")])
+def test_a_line_that_moves_values_of_several_lines_is_judged_for_each(names):
+    """As the one line of a data loader is, in whatever order a sample has its tensors."""
+
+    def collated():
+        torch.manual_seed(0)
+        data = {
+            "x": torch.tensor(torch.randn(60, 3).double().numpy() / 3, dtype=F32),
+            "user": torch.tensor([90_000_001 + i // 2 for i in range(60)], dtype=F32),
+        }
+        batch = {name: torch.cat([data[name][:30], data[name][30:]]) for name in names}
+        return batch["x"].sum().item(), torch.cat([batch["user"]]).unique()
+
+    report, _ = audited(collated)
+    assert [finding.rule for finding in report.findings] == ["DG905"]
+
+
 class SecondMoment(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self):

@@ -270,7 +270,9 @@ class Values:
         if node is not None and not isinstance(node, BackwardCFunction):  # which is code of the user's
             line = self._lines.get(node._sequence_nr())
         site, module = line or (self._audit.line(frame), self._audit.module())
-        row = self.rows.at(op.name, site, module, dtype, node is not None)
+        moves = None if self.shadow is None or not op.exact or op.decides else self.shadow.memory
+        source = None if moves is None else moves.source(inputs)
+        row = self.rows.at(op.name, site, module, dtype, node is not None, source)
         if not row.visits and dtype in HALF and self._audit.autocast():
             nodes = map(self._audit.lineage.get, inputs)
             cast = site.calls not in CASTING if op.cast else any(one and one.cause == "autocast" for one in nodes)

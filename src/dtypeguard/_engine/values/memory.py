@@ -151,6 +151,11 @@ class Memory:
         known = plain(tensor) if tensor.dtype in DOUBLE else shadowed(tensor)
         return self.get(tensor) if known else None
 
+    def source(self, tensors: Iterable[Tensor]) -> Any:
+        """The row that the first one with a shadow comes from."""
+        helds = map(self.find, tensors)
+        return next((held.row for held in helds if held is not None and held.row is not None), None)
+
     def takes(self, tensor: Tensor, inputs: Iterable[Tensor]) -> bool:
         """Whether a result of an operation can have a shadow; one in float64 only if it comes from half values or data.
 

@@ -55,6 +55,7 @@ class Row:
         "backward",
         "beside",
         "born",
+        "brings",
         "builds_up",
         "cancellation",
         "changed",
@@ -109,6 +110,7 @@ class Row:
         self.name, self.site, self.module, self.dtype, self.backward = name, site, module, dtype, backward
         self.visits = 0
         self.exact = False  # it rounds nothing, it only moves values
+        self.brings: Row | None = None  # then: the row that has computed these
         self.node: Any = None  # the line that what it computes from, or writes to, comes from
         self.autocast: str | None = None  # the device of the region that casts what goes in, if one does
         self.since = math.inf  # the operation of the program at which it spoiled values first
@@ -339,9 +341,14 @@ class Rows:
     def __iter__(self) -> Iterator[Row]:
         return iter(list(self._of.values()))
 
-    def at(self, name: str, site: Site, module: str | None, dtype: torch.dtype, backward: bool) -> Row:
-        key = (id(site), name, dtype, backward, module if len(self._of) < _MANY else None)
+    def at(
+        self, name: str, site: Site, module: str | None, dtype: torch.dtype, backward: bool, source: Row | None = None
+    ) -> Row:  # fmt: skip
+        """The row of a line; one that only moves values has a row for each `source`, as they are of several lines."""
+        brings = source.brings if source is not None and source.exact else source
+        key = (id(site), name, dtype, backward, *((module, brings) if len(self._of) < _MANY else (None, None)))
         row = self._of.get(key)
         if row is None:
             row = self._of[key] = Row(name, site, module, dtype, backward)
+            row.brings = brings
         return row

@@ -20,7 +20,7 @@ RULE = Rule(
         "float16 ends at 65504. A sum, a product, or the cast of a mask of `finfo(float32).min` leaves it, "
         "and softmax or a mean make NaN of infinity some lines later."
     ),
-    unsafe=("widen_operands", "retype_inside", "called_in_wider", "widen_origins"),
+    unsafe=("limit_of_dtype", "widen_operands", "retype_inside", "called_in_wider", "widen_origins"),
     sampled=True,
     sources=(
         "https://github.com/huggingface/transformers/issues/25938",

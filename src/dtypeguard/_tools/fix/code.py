@@ -118,7 +118,9 @@ def spelt(dtype: torch.dtype, source: Source) -> str:
 def cast(at: At, dtype: torch.dtype, text: str | None = None) -> Candidate:
     """The expression, cast: where it is a cast or says a dtype already, that one is changed."""
     source, node = at.source, at.node
-    if not isinstance(node, cst.BaseExpression):
+    if not isinstance(node, cst.BaseExpression) or isinstance(node, _LITERALS) or _is_size(source, node):
+        return []
+    if isinstance(node, cst.Attribute) and source.code(node.value) == source.torch():  # `torch.float16`
         return []
     if isinstance(node, cst.Call) and text is None:
         said = dtype_argument(source, node)
@@ -177,7 +179,9 @@ def retyped(at: At, dtype: torch.dtype) -> Iterator[Candidate]:
                 yield [uncast(source, inner, node, f".to({dtype_code(dtype, source)}, copy=True)")]
             else:
                 yield [uncast(source, inner, node, ".clone()" if _is_snapshot(source, inner, node) else "")]
-        elif source.called(node) in _SHARING and any(source.root(arg.value) in source.written for arg in node.args):
+        elif source.called(node) in _SHARING and any(
+            source.root(arg.value) in source.written and not source.is_over(arg.value) for arg in node.args
+        ):
             return  # it must go on to share the memory of what is written to
         elif source.torch() and source.code(node.func) == f"{source.torch()}.Tensor" and len(node.args) == 1:
             renamed = source.replace(node.func, f"{source.torch()}.tensor")  # which leaves integers what they are
@@ -241,8 +245,8 @@ def keyword(source: Source, call: cst.Call, name: str, value: str) -> Candidate:
 # ---------------------------------------------------------------- what code computes with
 
 
-def operands(at: At) -> list[At]:
-    """The expressions that a piece of code computes with, but for what it writes to."""
+def operands(at: At, places: bool = False) -> list[At]:
+    """The expressions that a piece of code computes with, but for what it writes to, and where: `places`."""
     source, node = at.source, at.node
     found: list[Node] = []
     match node:
@@ -254,7 +258,9 @@ def operands(at: At) -> list[At]:
             found = [node.expression]
         case cst.Call():
             receiver = source.on(node) if hasattr(torch.Tensor, source.called(node)) else None  # else it is a module
-            found = [*([] if receiver is None else [receiver]), *(arg.value for arg in node.args if not arg.star)]
+            args = [arg for arg in node.args if not arg.star]
+            given = [arg.value for arg in args if places or not _is_place(source, node, arg)]
+            found = [*([] if receiver is None else [receiver]), *given]
             found = found[1:] if source.called(node).endswith("_") else found  # in place
         case cst.Tuple() | cst.List():
             found = [element.value for element in node.elements]
@@ -265,10 +271,32 @@ def operands(at: At) -> list[At]:
     rows: list[At] = []
     for one in found:
         if isinstance(one, cst.Tuple | cst.List) or not isinstance(one, cst.BaseExpression):
-            rows += operands(At(source, one))
+            rows += operands(At(source, one), places)
         elif not _constant(source, one) and not is_module(At(source, one)):
             rows.append(At(source, one))
     return rows
+
+
+def _is_place(source: Source, call: cst.Call, arg: cst.Arg) -> bool:
+    """Whether an operator of PyTorch takes no values there: an index, an axis, a size."""
+    name, receiver = source.called(call), source.on(call)
+    if receiver is None and source.code(call.func) != f"{source.torch()}.{name}":
+        return False
+    where = arg.keyword.value if arg.keyword else call.args.index(arg) + (receiver is not None)
+    return hasattr(torch.Tensor if receiver is not None else torch, name) and where in _places(name)
+
+
+@functools.cache
+def _places(name: str) -> frozenset[int | str]:
+    """The arguments of an operator, by position and name, that are no values in any of its overloads."""
+    packet = getattr(torch.ops.aten, name, None)
+    schemas = [getattr(packet, one)._schema.arguments for one in packet.overloads()] if packet else []
+    values, others = set[int | str](), set[int | str]()
+    for arguments in schemas:
+        for number, one in enumerate(arguments):
+            index = one.name in ("index", "indices")
+            (values if "Tensor" in str(one.type) and not index else others).update((number, one.name))
+    return frozenset(others - values)
 
 
 def is_module(at: At) -> bool:
@@ -285,12 +313,12 @@ def is_module(at: At) -> bool:
     )
 
 
-def used(at: At) -> list[At]:
+def used(at: At, places: bool = False) -> list[At]:
     """The same; of a statement, those of what it computes too."""
-    found = operands(at)
+    found = operands(at, places)
     if isinstance(at.node, cst.BaseExpression):
         return found
-    return [*found, *(one for part in found for one in operands(part))]
+    return [*found, *(one for part in found for one in operands(part, places))]
 
 
 def _constant(source: Source, node: Node) -> bool:
@@ -305,18 +333,23 @@ def _constant(source: Source, node: Node) -> bool:
     return isinstance(node, _LITERALS) or known or named_so or _is_size(source, node)
 
 
-def _is_size(source: Source, node: Node) -> bool:
+def _is_size(source: Source, node: Node, depth: int = 4) -> bool:
     """Whether code is a number or a shape that Python has, by name too: `x.shape[0]`, `len(x)`, `x.item()`."""
     if isinstance(node, cst.Call):
         if isinstance(node.func, cst.Name):
             return node.func.value in ("float", "int", "len")
         return source.on(node) is not None and source.called(node) in _NUMBERS
     if isinstance(node, cst.Subscript):
-        return _is_size(source, node.value)
-    if isinstance(node, cst.Name):
-        made = source.definitions(node)
-        return bool(made) and all(not isinstance(one, cst.Name) and _is_size(source, one) for one in made)
-    return isinstance(node, cst.Attribute) and node.attr.value in ("shape", "ndim")
+        return _is_size(source, node.value, depth)
+    if isinstance(node, cst.BinaryOperation):
+        return all(isinstance(one, cst.BaseNumber) or _is_size(source, one, depth) for one in (node.left, node.right))
+    if isinstance(node, cst.Attribute) and node.attr.value in ("shape", "ndim"):
+        return True
+    if isinstance(node, cst.Name) or source.of_self(node):
+        added = any(source.code(one.target) == source.code(node) for one in source.of(cst.AugAssign))  # maybe a tensor
+        made = source.definitions(node) if depth and not added else []
+        return bool(made) and all(isinstance(one, cst.BaseNumber) or _is_size(source, one, depth - 1) for one in made)
+    return False
 
 
 def leaves(at: At) -> list[At]:
@@ -350,10 +383,12 @@ def names_in(at: At) -> list[At]:
         called = isinstance(parent, cst.Call) and parent.func is node
         part = isinstance(parent, cst.Attribute) and (parent.attr is node or at.source.of_self(parent))
         named_argument = isinstance(parent, cst.Arg) and parent.keyword is node
+        call = at.source.parents.get(parent) if isinstance(parent, cst.Arg) else None
+        place = isinstance(call, cst.Call) and isinstance(parent, cst.Arg) and _is_place(at.source, call, parent)
         whole = isinstance(node, cst.Name) or at.source.of_self(node) or at.source.is_entry(node)
         code = at.source.code(node)
         known = code.partition(".")[0] in at.source.modules or _constant(at.source, node)
-        if whole and not called and not part and not named_argument and not known:
+        if whole and not (called or part or named_argument or place or known):
             found.setdefault(code, At(at.source, node))
     return list(found.values())
 

@@ -25,12 +25,3 @@ def born_elsewhere(cause: Cause, state: State, run: Run, edited: State) -> list[
     left = [finding for finding in run.bad if edited.key(finding) in keys]
     births = {(edited.key(f), s.file, edited.was(s.file, s.line)) for f in left for s in f.spots[1:2]}
     return list(causes_of(left)) if births and births.isdisjoint(before) else []
-
-
-def same_place(state: State, base: Run, edited: State, run: Run) -> bool:
-    """Whether an exception is raised at the line at which the program without the edit raised one."""
-    places = [
-        [(file, which.was(file, line)) for file, line in one.raised[-1:]]
-        for which, one in ((state, base), (edited, run))
-    ]
-    return bool(base.error) and places[0] == places[1]

@@ -52,8 +52,20 @@ class ErrorChange:
     @property
     def repairs(self) -> bool:
         """Whether values that had lost much at its lines are nearer to what they would be."""
-        before, after = (max((one.lines.get(at, 0.0) for at in self.places), default=0.0) for one in self._both)
+        before, after = self._at_places
         return not _SPOILT < before < math.inf or after < before / 2
+
+    @property
+    def exact(self) -> bool:
+        """Whether values that had lost digits at its lines have all of them, as counts do."""
+        before, after = self._at_places
+        return before > 0 == after
+
+    @property
+    def keeps(self) -> bool:
+        """Whether values at its lines are as wrong as they were."""
+        before, after = self._at_places
+        return 0 < before < math.inf and after >= _MOVED * before
 
     @property
     def spoils(self) -> bool:
@@ -67,6 +79,11 @@ class ErrorChange:
         """The largest error of a result that is smaller, and much still; or 0."""
         old, new = (one.results for one in self._both)
         return max((error for at, error in new.items() if _SPOILT < error < _MOVED * old.get(at, 0.0)), default=0.0)
+
+    @property
+    def _at_places(self) -> tuple[float, float]:
+        before, after = (max((one.lines.get(at, 0.0) for at in self.places), default=0.0) for one in self._both)
+        return before, after
 
     @property
     def _both(self) -> tuple[Errors, Errors]:

@@ -33,6 +33,7 @@ from .code import (
 from .names import Source
 from .source import Change
 
+_REFUSED_INDEX = re.compile(r"for index\b|'ind(ex|ices)'|as indices")  # in messages of PyTorch's
 _HALVES = frozenset(["half", *map(name_of, HALF)])
 
 
@@ -54,7 +55,8 @@ def narrow_at_birth(place: Place, at: At) -> Iterator[Candidate]:
 @move
 def cast_operands(place: Place, at: At) -> Iterator[Candidate]:
     """Casts an operand where it is used."""
-    finding, parts = place.finding, used(at)
+    finding = place.finding
+    parts = used(at, places=_REFUSED_INDEX.search(finding.message) is not None)
     floating = finding.from_dtype in FLOATING
     for text in _like_layers(at) if floating and finding.to_dtype in FLOATING else ():
         yield from (cast(part, place.narrow, text) for part in parts)
@@ -187,6 +189,10 @@ def retype_inside(place: Place, at: At) -> Iterator[Candidate]:
     for call in casts_in(at, place.wide):
         # What is wrong in float64 nobody would see: there a cast may only go.
         yield from itertools.islice(retyped(call, place.wide), 1 if place.wide is torch.float64 else None)
+    made = at.source.on(at.node) if at.source.called(at.node).endswith("_") and isinstance(at.node, cst.Call) else None
+    if isinstance(made, cst.Call) and place.wide is not torch.float64:  # what is written to it has to be as wide
+        parts = [At(at.source, made), *(one for part in used(at) for one in origins(part, 1)[:1])]
+        yield joined([next(retyped(call, place.wide), []) for part in parts for call in casts_in(part, place.wide)])
 
 
 @move

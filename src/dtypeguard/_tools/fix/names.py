@@ -17,11 +17,14 @@ class Source(Text):
 
     Attributes:
         widened: the lines at which floats are cast to wider ones.
+        joined: those at which integers become floats though no code says so.
     """
 
-    def __init__(self, file: str, text: str, widened: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self, file: str, text: str, widened: frozenset[int] = frozenset(), joined: frozenset[int] = frozenset()
+    ) -> None:
         super().__init__(file, text)
-        self.widened = widened
+        self.widened, self.joined = widened, joined
 
     @functools.cached_property
     def modules(self) -> dict[str, str]:
@@ -99,8 +102,9 @@ class Source(Text):
         found = [*self._set(name), *self._passed(name)]
         if isinstance(name, cst.Attribute):
             found += self.registered(name.attr.value)
-        returned = [value for value, part in found for value in self._returned(value, part)]
-        values = [*(value for value, _ in found), *returned]
+        behind = [(value, part, list(self._returned(value, part))) for value, part in found]
+        values = [value for value, part, returned in behind if part is None or not returned]  # else it is a tuple
+        values += [value for _, _, returned in behind for value in returned]
         return [value for value in values if not self.inside(name, value)]  # `total = total + x`: what it was before
 
     def _set(self, name: Node) -> list[Given]:
@@ -167,9 +171,21 @@ class Source(Text):
             read = (
                 one.value == name.value and one is not name and not keyword and not isinstance(parent, cst.AssignTarget)
             )
-            if read and (begin <= at < until or any(first <= at < begin for first in around)):
+            if (
+                read
+                and self.inside(one, scope)
+                and (begin <= at < until or any(first <= at < begin for first in around))
+            ):
                 return True
         return False
+
+    def is_over(self, node: Node) -> bool:
+        """Whether it is a function's own variable of what a call has made, and nobody reads that any more."""
+        scope = self.scope(node)
+        if not isinstance(scope, cst.FunctionDef) or not isinstance(node, cst.Name):
+            return False
+        made = [value for _, (value, _), where in self._assigned.get(node.value, ()) if where is scope]
+        return bool(made) and all(isinstance(one, cst.Call) for one in made) and not self.is_read(node)
 
     def _drawn(self, loop: cst.For) -> list[str]:
         return [one.value for one in self.below(loop.target, cst.Name)]

@@ -23,6 +23,7 @@ from .code import (
     is_cast,
     joined,
     leaves,
+    like,
     move,
     names_in,
     operands,
@@ -65,6 +66,23 @@ def fill_of_dtype(place: Place, at: At) -> Iterator[Candidate]:
         if code.lstrip("-")[:1].isdigit() or "finfo" in code:
             limit = "min" if code.startswith("-") or code.endswith("min") else "max"
             yield [source.replace(arg.value, f"{source.torch()}.{kind}({owners[-1]}).{limit}")]
+
+
+@move
+def limit_of_dtype(place: Place, at: At) -> Iterator[Candidate]:
+    """Takes the limits of the dtype, where a wider one has larger ones."""
+    source = at.source
+    for call in source.below(at.node, cst.Call) if place.finding.from_dtype in HALF else ():
+        code = source.code(call.func)
+        if code == f"{source.torch()}.finfo" and len(call.args) == 1 and _says_wide(source, call.args[0].value):
+            said = [one for one in source.below(at.node, cst.Attribute) if source.code(one).endswith(".dtype")]
+            given = dict.fromkeys([*map(source.code, said), *(f"{name}.dtype" for name in like(source, at.node))])
+            for owner in [*given, dtype_code(place.narrow, source)]:
+                yield [source.replace(call.args[0].value, owner)]
+
+
+def _says_wide(source: Source, node: Node) -> bool:
+    return source.code(node) in [f"{source.torch()}.{name_of(dtype)}" for dtype in (torch.float32, torch.float64)]
 
 
 @move
@@ -175,6 +193,14 @@ def made_of_integers(place: Place, at: At) -> Iterator[Candidate]:
     for call in casts_in(at, place.wide):
         said = dtype_argument(call.source, call.node) if isinstance(call.node, cst.Call) else None
         if said is not None and call.source.code(said.value).startswith(f"{call.source.torch()}."):
+            yield from retyped(call, torch.int64)
+
+
+@move
+def integers_stay(place: Place, at: At) -> Iterator[Candidate]:
+    """Makes integers of what whole numbers are joined to."""
+    if at.source.range(at.node).end.line in at.source.joined:
+        for call in [call for one in origins(at, 1) for call in casts_in(one, place.wide)]:
             yield from retyped(call, torch.int64)
 
 

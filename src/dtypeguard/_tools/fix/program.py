@@ -10,7 +10,7 @@ from ..._core.base.dtypes import FLOATING, HALF
 from ..._engine.watch.findings import Conversion
 from ..._engine.watch.rule import Finding, Severity
 from ..._engine.watch.selection import reaches
-from .code import CASTING, Candidate
+from .code import CASTING, WIDER_INTEGER, Candidate
 from .left import Sample
 from .source import apply
 
@@ -92,6 +92,12 @@ class Run:
         explicit = [one for one in self.casts if one.kind == "explicit" and one.calls in CASTING]
         return [one.place for one in explicit if one.given.is_floating_point and one.taken not in FLOATING]
 
+    @property
+    def joined(self) -> list[Line]:
+        """The lines at which integers become floats though no code says so."""
+        unsaid = [one for one in self.casts if one.kind in ("write", "promotion") and one.taken in FLOATING]
+        return [one.place for one in unsaid if one.given in WIDER_INTEGER.values()]
+
     def promoted(self, given: torch.dtype, taken: torch.dtype) -> list[tuple[str, int]]:
         """The lines at which one dtype becomes another though no code says so."""
         kinds = ("write", "promotion")
@@ -137,3 +143,12 @@ def _first_lines(before: str, after: str, known: list[int] | None) -> list[int]:
             at = min(a + number, b - 1) if kind != "insert" else max(a - 1, 0)
             found.append(known[at] if known and at < len(known) else at + 1)
     return found
+
+
+def same_place(state: State, base: Run, edited: State, run: Run) -> bool:
+    """Whether an exception is raised at the line at which the program without the edit raised one."""
+    places = [
+        [(file, which.was(file, line)) for file, line in one.raised[-1:]]
+        for which, one in ((state, base), (edited, run))
+    ]
+    return bool(base.error) and places[0] == places[1]

@@ -19,13 +19,13 @@ from ..._engine.watch.rule import RULES, Finding, Severity
 from ..._show.report.causes import Cause, causes_of, loses, settles
 from . import blocks, classes, moves, numbers, reasons, training
 from .code import MOVES, Candidate, Place
-from .compared import born_elsewhere, removed_beside, same_place, still_found
-from .finish import MORE, WAYS, Edited, Way
+from .compared import born_elsewhere, removed_beside, still_found
+from .finish import MORE, WAYS, Edited, Way, same_results
 from .left import all_near
 from .measured import ErrorChange, Errors, errors_of
 from .names import Source
 from .outputs import near, skeletons_agree
-from .program import Run, State, Texts, key_of
+from .program import Run, State, Texts, key_of, same_place
 from .reasons import Refusal
 from .source import Change, Unfit
 
@@ -40,7 +40,7 @@ _KEPT = frozenset("DG101 DG103 DG110 DG201 DG202 DG203 DG205 DG206 DG209 DG303 D
 # Those where the program may be right as it is: there each digit stays, and no other edit is needed for it.
 _EXACT = frozenset(["DG103"])
 _NEARLY = 0.02
-_LATER = {"DG103": -1, "DG102": 1, "DG108": 1, "DG105": 1, "DG110": 2, "DG201": 2, "DG203": 2, "DG205": 2}
+_LATER = {"DG103": -1, "DG108": 1, "DG105": 1, "DG102": 2, "DG110": 3, "DG201": 3, "DG203": 3, "DG205": 3}
 
 # Where one of these is found, others may be what comes of it, and are mended there.
 _ROOTS = frozenset(["DG102", "DG501", "DG503", "DG504", "DG602"])
@@ -113,7 +113,8 @@ class Search:
         key = file, text
         if key not in self._sources:
             run = self._ran.get(key_of(state.texts), self.last)
-            self._sources[key] = Source(file, text, frozenset(line for where, line in run.widened if where == file))
+            lines = (frozenset(line for where, line in one if where == file) for one in (run.widened, run.joined))
+            self._sources[key] = Source(file, text, *lines)
         return self._sources[key]
 
     def candidates(
@@ -207,7 +208,8 @@ class Search:
                     continue  # with each of several edits what is left of the program may be less
                 ways, state, run = self._finished(cause, state, run)
                 names = (*names, *ways)
-            measures = self._run is not None and loses(cause)
+            others = any(map(loses, causes_of(run.bad)))  # then what is left may come from these
+            measures = self._run is not None and loses(cause) and not others
             left = self._change(cause, self.state, self.last, state).left if measures else 0.0
             tried.append((left, names, state, run))
             if not left:
@@ -217,6 +219,7 @@ class Search:
         left, names, state, run = min(tried, key=operator.itemgetter(0))
         keys = {state.key(finding) for finding in run.bad}
         gone = [(self.state.key(f), f) for f in self.last.bad if self.state.key(f) not in keys]
+        gone = [(key, f) for key, f in gone if f in cause.findings or self._is_mended(f, state, run)]
         if not gone:  # a later edit took back what an earlier one did
             return False
         findings = [self._first.get(key) or replace(f, line=key[2]) for key, f in gone]
@@ -228,6 +231,8 @@ class Search:
         """An edit that helps, made whole: see `finish`."""
         ways: list[str] = []
         for way in WAYS:
+            if way is same_results and (cause.rule in _EXACT or self._is_exact(cause, state, run)):
+                continue  # which rounds
             for _ in range(_DEPTH):
                 better = next(self._better(way, cause, state, run), None)
                 if better is None:
@@ -235,6 +240,16 @@ class Search:
                 state, run = better
                 ways.append(way.__name__)
         return tuple(ways), state, run
+
+    def _is_mended(self, finding: Finding, state: State, run: Run) -> bool:
+        """Whether an edit has to do with it that a finding is gone: its values are less wrong, where that is known."""
+        (cause,) = causes_of([finding])
+        known = run.errors is not None and cause.rule.startswith("DG9") and not self._touches(cause, state, self.state)
+        return not known or not self._change(cause, self.state, self.last, state).keeps
+
+    def _is_exact(self, cause: Cause, state: State, run: Run) -> bool:
+        """Whether values that had lost digits have all of them with an edit, as counts do."""
+        return run.errors is not None and self._change(cause, self.state, self.last, state).exact
 
     def _better(self, way: Way, cause: Cause, state: State, run: Run) -> Iterator[tuple[State, Run]]:
         nearly = 0.0 if cause.rule in _EXACT else _NEARLY
