@@ -255,7 +255,7 @@ WRITTEN = {
         "        return torch.log(bands + self.floor)\n\n\npower = torch.tensor([[0.0, 0, 0, 0], [1, 2, 3, 4]])\n"
         "print(Features()(power).float().mean().item())\n"
         "print(Features(torch.bfloat16)(power).float().mean().item())",
-        "        return torch.log(bands + self.floor).to(self.dtype)",
+        "        return torch.log(bands.float() + self.floor).to(self.dtype)",
     ),
     "pixels in a table of bytes": (
         "picture = torch.full((4, 4), 200, dtype=torch.uint8)\nframes = torch.zeros(2, 4, 4, dtype=torch.uint8)\n"
