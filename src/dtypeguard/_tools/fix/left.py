@@ -40,7 +40,10 @@ class Leaving:
     def __enter__(self) -> Self:
         for owner, name in _WAYS:
             own = vars(owner).get(name)  # None where it is inherited
-            self._undo.callback(*((delattr, owner, name) if own is None else (setattr, owner, name, own)))
+            if own is None:
+                self._undo.callback(delattr, owner, name)
+            else:
+                self._undo.callback(setattr, owner, name, own)
             setattr(owner, name, self._noting(getattr(owner, name)))
         return self
 
