@@ -184,7 +184,7 @@ class Shadow:
                 self.spoils(row)
         elif pairs:
             cancellation, floor = max(carried(op, row, incoming).values(), default=1.0), 0.0
-            if op.cancels is Cancels.SUM and 1 < row.cancellation < math.inf:
+            if op.cancels in (Cancels.SUM, Cancels.DIFFERENCE) and 1 < row.cancellation < math.inf:
                 cancellation = max(cancellation, row.cancellation)
                 floor = row.terms / cancellation
             elif op.cancels is Cancels.CARRIED:
