@@ -110,6 +110,12 @@ def _computed(row: Row | None) -> Row | None:
     return None if row is None else next((one for one in row.chain() if one.name not in _MOVES), None)
 
 
+def repeats(op: Operator, args: Any) -> bool:
+    """Whether as much cancels as at the visits that were measured: of a sum, or of a difference from a number."""
+    number = op.cancels is Cancels.DIFFERENCE and not all(isinstance(one, Tensor) for one in args[:2])
+    return number or op.cancels is Cancels.SUM
+
+
 def cancellation_of(
     op: Operator, args: Any, kwargs: Any, into: Row, incoming: list[Incoming], error: Error
 ) -> tuple[float, float]:

@@ -68,9 +68,8 @@ class Harm:
 
 _LOGS = frozenset(["log", "log2", "log10"])
 _COMPARES = frozenset(["eq", "ne", "equal"])
-_TOTALS = frozenset([Cause.STALLED])
+_TOTALS, _COLLIDED = frozenset([Cause.STALLED]), frozenset([Cause.COLLIDED])
 _GROUPS = frozenset("_unique _unique2 unique_dim unique_consecutive unique_dim_consecutive".split())
-_COLLIDED = frozenset([Cause.COLLIDED])
 
 
 def _is_answer(out: Any, args: Any) -> bool:
@@ -204,8 +203,7 @@ class Values:
         tensors = [tensor for tensor in inputs if summed(tensor)]
         other = args[1] if len(args) > 1 else None
         finite = other is args[0] or (isinstance(other, float) and not math.isfinite(other))
-        if op.name in _COMPARES and not finite:
-            self.flags.looked_at(tensors)
+        (self.flags.looked_at if op.name in _COMPARES and not finite else self.flags.asked)(tensors)
         shadow = self.shadow
         for tensor in tensors:
             held = None if shadow is None else shadow.memory.get(tensor)

@@ -28,7 +28,7 @@ Look = tuple[Any, Any]
 class Flag:
     """The values of one storage."""
 
-    __slots__ = ("bad", "count", "dead", "nan", "parents", "row", "seen", "source", "storage")
+    __slots__ = ("asked", "bad", "count", "dead", "nan", "parents", "row", "seen", "source", "storage")
 
     def __init__(self, row: Row | None, look: Look, count: int, parents: tuple["Flag", ...]) -> None:
         self.row, self.count, self.parents = row, count, parents
@@ -36,6 +36,7 @@ class Flag:
         self.storage: weakref.ref[Any] | None = None
         self.source: Row | None = None  # where the first of them was born
         self.seen = False  # by another operation
+        self.asked = False  # whether it is finite
         self.dead = False  # its storage is gone
 
 
@@ -89,6 +90,12 @@ class Flags:
         for flag in map(self._get, tensors):
             if flag is not None:
                 flag.seen = True
+
+    def asked(self, tensors: list[Tensor]) -> None:
+        """The program has asked whether they are finite."""
+        for flag in map(self._get, tensors):
+            if flag is not None and flag is not _CLEAN:
+                flag.asked = True
 
     def written(
         self, tensors: list[Tensor], inputs: Callable[[Tensor], list[Tensor]], row: Callable[[Tensor], Row]
@@ -195,7 +202,8 @@ class Flags:
             found = of.get(key)
             if found is not None and found[0] is ref:
                 del of[key]
-                self._over(found[1])
+                if not found[1].asked:  # the program knows, and goes on without it
+                    self._over(found[1])
 
         of[key] = ref, _ = weakref.ref(storage, gone), flag
         if flag is not _CLEAN:

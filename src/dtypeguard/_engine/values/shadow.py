@@ -20,7 +20,7 @@ from ..operands import in_order, operands, shadowed
 from ..ops import ACCUMULATES, BESIDES, KEEPS, SUMS, Cancels, Operator, Way
 from ..watch.text import LARGEST
 from . import moves
-from .cancellation import are_squares, beside, cancellation_of, gradient_of_softmax, prepares
+from .cancellation import are_squares, beside, cancellation_of, gradient_of_softmax, prepares, repeats
 from .choices import WHOLE, Choices, at_places, decidable, may_be_beside
 from .incoming import Given, Incoming, all_incoming, builds_up, carried, look_at, loops, suspicion, wrong
 from .kernels import VECTORS, composite, turned
@@ -184,7 +184,7 @@ class Shadow:
                 self.spoils(row)
         elif pairs:
             cancellation, floor = max(carried(op, row, incoming).values(), default=1.0), 0.0
-            if op.cancels in (Cancels.SUM, Cancels.DIFFERENCE) and 1 < row.cancellation < math.inf:
+            if repeats(op, args) and 1 < row.cancellation < math.inf:
                 cancellation = max(cancellation, row.cancellation)
                 floor = row.terms / cancellation
             elif op.cancels is Cancels.CARRIED:
