@@ -86,6 +86,11 @@ class DiffRow(Row):
         return f"{name}, before {self.at}" if self.at else name
 
 
+def _named(place: str) -> str:
+    """A place in a sentence, where `1` alone would be a number."""
+    return f"{'module ' * place[:1].isdigit()}{place}"
+
+
 class ProgramDiff(Result):
     """Where two programs part, and whether it is rounding. `print` shows it.
 
@@ -168,7 +173,7 @@ class ProgramDiff(Result):
             yield f"another function: what the compiler makes of {first.place if first else side.title} in {side.name}"
             yield f"  {number(own)} from float64, and {number(eager)} uncompiled; found by {side.runs} runs"
         elif self.verdict == "another function" and first is not None:
-            yield f"another function: first in {first.place}"
+            yield f"another function: first in {_named(first.place)}"
             lacks = math.isinf(first.apart) and first.at == BACKWARD
             far = f"in float64 {number(first.apart)} apart, of which rounding explains {number(first.bound)}"
             if first.bound or not math.isinf(first.apart):
@@ -183,7 +188,7 @@ class ProgramDiff(Result):
         elif self.verdict == "rounding" or first is None:
             yield f"{self.verdict}: in float64 both compute the same"
         else:
-            yield f"{self.verdict}: first in {first.place}"
+            yield f"{self.verdict}: first in {_named(first.place)}"
             turn = 1 if first.verdict.startswith("a ") else -1
             to = [f" to {name_of(dtype)}" for dtype in self._found.dtypes or ()] or ["", ""]
             mine, other = [f"{count(n)}{dtype}" for n, dtype in zip(first.roundings, to, strict=True)][::turn]
