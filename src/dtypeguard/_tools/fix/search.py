@@ -40,6 +40,7 @@ _KEPT = frozenset("DG101 DG103 DG110 DG201 DG202 DG203 DG205 DG206 DG209 DG303 D
 # Those where the program may be right as it is: there each digit stays, and no other edit is needed for it.
 _EXACT = frozenset(["DG103"])
 _NEARLY = 0.02
+_AGAINST = frozenset([("narrow_at_birth", "cast_to_wide"), ("cast_to_narrow", "cast_to_wide")])  # one of them is enough
 _LATER = {"DG103": -1, "DG108": 1, "DG105": 1, "DG102": 2, "DG110": 3, "DG201": 3, "DG203": 3, "DG205": 3}
 
 # Where one of these is found, others may be what comes of it, and are mended there.
@@ -333,7 +334,8 @@ class Search:
                 if behind and not any(self._touches(c, state, edited) for c in new):
                     yield (name,), edited, run
             for edited, run, new in later[:3]:
-                found = next(self._solve(new, edited, run, kinds, depth - 1), None)
+                solved = self._solve(new, edited, run, kinds, depth - 1)
+                found = next((one for one in solved if not any((name, other) in _AGAINST for other in one[0])), None)
                 if found is not None and self._repairs(cause, state, base, *found[1:]):
                     yield (name, *found[0]), *found[1:]
 
