@@ -75,4 +75,5 @@ class Mended:
             errors=followed and followed.errors(),
             leaving=followed and dict(followed.leaving),
             left=leaving.samples,
+            steps=leaving.steps,
         )

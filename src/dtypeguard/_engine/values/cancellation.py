@@ -110,10 +110,10 @@ def _computed(row: Row | None) -> Row | None:
     return None if row is None else next((one for one in row.chain() if one.name not in _MOVES), None)
 
 
-def repeats(op: Operator, args: Any) -> bool:
-    """Whether as much cancels as at the visits that were measured: of a sum, or of a difference from a number."""
-    number = op.cancels is Cancels.DIFFERENCE and not all(isinstance(one, Tensor) for one in args[:2])
-    return number or op.cancels is Cancels.SUM
+def repeats(op: Operator, args: Any, row: Row) -> bool:
+    """Whether as much cancels as at the visits that were measured: in sums, and differences that compensate nothing."""
+    plain = row.dtype is torch.float64 or not all(isinstance(one, Tensor) for one in args[:2])
+    return op.cancels is Cancels.SUM or (op.cancels is Cancels.DIFFERENCE and plain)
 
 
 def cancellation_of(
@@ -202,7 +202,10 @@ def _terms(op: Operator, args: Any, kwargs: Any, into: Row, error: Error) -> flo
 def are_data(operands: Iterable[Any], incoming: list[Incoming]) -> bool:
     """Whether nothing was computed yet: operands are what data were rounded to, or were given as they are."""
     known = {id(one.tensor): one for one in incoming}
-    rounded = [known[id(one)] for one in operands if isinstance(one, Tensor) and id(one) in known]
+    tensors = [one for one in operands if isinstance(one, Tensor)]
+    if any(one.dtype is torch.float64 and one.ndim and id(one) not in known for one in tensors):
+        return False  # beside what was never rounded, as a reference
+    rounded = [known[id(one)] for one in tensors if id(one) in known]
     errors = [one.error for one in rounded if one.error]
     return all(one.held.data for one in rounded) and max(errors, default=0.0) <= _ALIKE * min(errors, default=0.0)
 

@@ -184,7 +184,7 @@ class Shadow:
                 self.spoils(row)
         elif pairs:
             cancellation, floor = max(carried(op, row, incoming).values(), default=1.0), 0.0
-            if repeats(op, args) and 1 < row.cancellation < math.inf:
+            if repeats(op, args, row) and 1 < row.cancellation < math.inf:
                 cancellation = max(cancellation, row.cancellation)
                 floor = row.terms / cancellation
             elif op.cancels is Cancels.CARRIED:

@@ -197,6 +197,7 @@ def run(folder: str) -> None:
         "casts": recorder.findings.conversions(), "results": results,
         "errors": recorder.values and recorder.values.errors(),
         "leaving": recorder.values and dict(recorder.values.leaving), "left": leaving.samples,
+        "steps": leaving.steps,
     }  # fmt: skip
     with open(os.path.join(folder, "result"), "wb") as stream:
         pickle.dump(result, stream)

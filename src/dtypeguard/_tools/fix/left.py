@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..._core.base import private
 from ..._core.base.dtypes import name_of
@@ -31,10 +32,12 @@ class Leaving:
 
     Attributes:
         samples: in the order in which they left.
+        steps: how many steps of optimizers there were.
     """
 
     def __init__(self) -> None:
         self.samples: list[Sample] = []
+        self.steps = 0
         self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -45,7 +48,11 @@ class Leaving:
             else:
                 self._undo.callback(setattr, owner, name, own)
             setattr(owner, name, self._noting(getattr(owner, name)))
+        self._undo.callback(register_optimizer_step_post_hook(self._stepped).remove)
         return self
+
+    def _stepped(self, *step: object) -> None:
+        self.steps += 1
 
     def __exit__(self, *error: object) -> None:
         self._undo.close()

@@ -44,6 +44,7 @@ class Run:
             None where values were not followed.
         leaving: the same of what left the program at a line: numbers it read, results, what was trained.
         left: samples of the tensors that left it: saved, or as arrays and lists.
+        steps: how many steps of optimizers there were.
     """
 
     findings: list[Finding]
@@ -61,6 +62,7 @@ class Run:
     errors: Mapping[Line, float] | None = None
     leaving: Mapping[Line, float] | None = None
     left: Sequence[Sample] = ()
+    steps: int = 0
 
     @property
     def bad(self) -> list[Finding]:

@@ -416,8 +416,12 @@ class Search:
     def _moves(self, cause: Cause, state: State, base: Run, edited: State, run: Run, kinds: tuple[str, ...]) -> bool:
         """Whether results are others, with an edit that is safe or casts float64, whose values were right."""
         single = any(self._wrote(*place, state, edited) for place in run.singled)
-        wants = cause.rule in _KEPT and (single or kinds == ("safe",))
-        return wants and not self._numbers_agree(base, run, _NEARLY)
+        safe = kinds == ("safe",)
+        if cause.rule not in _KEPT or not (single or safe) or self._numbers_agree(base, run, _NEARLY):
+            return False
+        if safe or not base.steps:
+            return True
+        return self._change(cause, state, base, edited).spoils  # else it may be the course of a training
 
     def _touches(self, cause: Cause, state: State, edited: State) -> bool:
         """Whether a cause is at a line that an edit has written, or its dtype comes from there."""
