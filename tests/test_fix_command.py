@@ -393,7 +393,7 @@ def test_sarif_carries_fixes_and_github_suggestions(tmp_path):
 
 def test_the_summary_counts_each_finding_once(tmp_path):
     (tmp_path / "train.py").write_text(
-        "import torch\n\nx = torch.full((4,), 300.0)\nx.half()\ny = x.half()\nprint((y * y).isinf().all().item())\n"
+        "import torch\n\nx = torch.full((4,), 300.0)\nx.half()\ny = x.half()\nprint((y * y).max().item())\n"
         "print((y * y).sum().item())\n"
     )
     done = audit(tmp_path, "--values", "--fix", "train.py")
