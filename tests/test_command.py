@@ -513,12 +513,26 @@ LATE = "{0}: given to the program, as it stands behind it; an option of audit st
         (["--values", "app.py", "--values"], GOOD, LATE.format("--values", "app.py")),
         (["app.py", "--epochs", "-q", "values"], GOOD, None),  # none of ours, or another's too
         (["app.py", "--json", "x"], "import argparse\np = argparse.ArgumentParser(); p.add_argument('--json')", None),
+        (
+            ["app.py", "--diff"],
+            GOOD + "import dataclasses\n@dataclasses.dataclass\nclass A:\n    diff: bool = False\n",
+            None,
+        ),
+        (["app.py", "--", "--diff"], GOOD, None),
     ],
 )
 def test_an_option_of_ours_behind_the_program_is_told_once(command, write, arguments, source, said):
     write("app.py", source)
     lines = command("audit", *arguments)[1].splitlines()
     assert [line for line in lines if "given to the program" in line] == ([] if said is None else [said])
+
+
+def test_edits_are_asked_for_behind_a_script_too_that_has_no_such_option(command, write, folder):
+    write("app.py", BAD + "import sys\nassert sys.argv[1:] == ['x']\n")
+    status, out, _ = command("audit", "app.py", "x", "--fix")
+    assert status == 0
+    assert "--fix: taken as an option of audit, as app.py has none of that name; write it before app.py" in out
+    assert "    x = x.to(torch.bfloat16)" in (folder / "app.py").read_text()
 
 
 def test_less_is_printed(command, write):

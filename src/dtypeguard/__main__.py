@@ -20,6 +20,7 @@ import dtypeguard
 from ._core.base import pyproject
 from ._core.base.pages import FAMILIES, entries
 from ._core.base.usage import INTERRUPTED, UNREAD, Failed, Raised, Usage
+from ._tools import late
 from ._tools.epilogs import EPILOGS
 from ._tools.settings import PATH, commands_of, load, said_of, settle, share, take_back, typed
 
@@ -116,6 +117,7 @@ def _main(argv: Sequence[str] | None) -> int:
         options.parser.error(options.parser.unrecognized(unknown))
     settle(options)
     if options.run is _audit:
+        late.settle(options)
         return _run(options)
     options.out = sys.stdout
     alone = getattr(options, "json", None) == "-"  # standard output is for JSON then, and nothing else

@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TextIO
 
 from ..._core.base.frames import shown as short
@@ -19,6 +18,7 @@ from ..._show.report.formats import github, sarif
 from ..._show.report.report import AuditReport
 from ..._show.report.text import Style
 from ..._show.text import number
+from .. import late
 from ..fix.command import Mending
 from .output import STDOUT
 
@@ -73,7 +73,7 @@ def conclude(
     mended = {_place(finding) for edit in ([] if mending is None else mending.written) for finding in edit.findings}
     fixed = [finding for finding in findings if _place(finding) in mended]  # a line may have several of one rule
     text = "" if first else _format_report(report, shown, options, None if to_file else out, edits, fixed)
-    notes = [*notes, *([] if mending is None else mending.lines()), *_too_late(options)]
+    notes = [*notes, *([] if mending is None else mending.lines()), *late.notes(options)]
     if stands_alone(options):
         notes.append(report._text(Style.of(sys.stderr), shown, fixed=fixed))
     try:
@@ -122,21 +122,6 @@ def _format_report(
         return "\n".join(github(causes_of(shown), edits))
     casts = options.casts and not options.quiet and not options.fix
     return report._text(Style.of(stream), shown, casts, fixed)
-
-
-def _too_late(options: argparse.Namespace) -> Iterator[str]:
-    """Options of ours that stand behind the program, which got them; not those that its own code names."""
-    known = {name for action in options.parser._actions for name in action.option_strings if name.startswith("--")}
-    given = dict.fromkeys(argument.partition("=")[0] for argument in options.arguments)
-    late = [name for name in given if name in known]
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        code = Path(getattr(sys.modules["__main__"], "__file__", None) or "").read_text(
-            encoding="utf-8", errors="replace"
-        )
-        late = [name for name in late if f"'{name}'" not in code and f'"{name}"' not in code]
-    if late:
-        name = f"-m {options.program}" if options.module else options.program
-        yield f"{' '.join(late)}: given to the program, as it stands behind it; an option of audit stands before {name}"
 
 
 def _next(
