@@ -20,8 +20,8 @@ import dtypeguard
 from ._core.base import pyproject
 from ._core.base.pages import FAMILIES, entries
 from ._core.base.usage import INTERRUPTED, UNREAD, Failed, Raised, Usage
-from ._tools import late
 from ._tools.epilogs import EPILOGS
+from ._tools.late import settle as settle_late
 from ._tools.settings import PATH, commands_of, load, said_of, settle, share, take_back, typed
 
 _MAKER = "package.module:make_model"
@@ -117,7 +117,7 @@ def _main(argv: Sequence[str] | None) -> int:
         options.parser.error(options.parser.unrecognized(unknown))
     settle(options)
     if options.run is _audit:
-        late.settle(options)
+        settle_late(options)
         return _run(options)
     options.out = sys.stdout
     alone = getattr(options, "json", None) == "-"  # standard output is for JSON then, and nothing else

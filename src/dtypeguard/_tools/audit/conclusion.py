@@ -18,8 +18,8 @@ from ..._show.report.formats import github, sarif
 from ..._show.report.report import AuditReport
 from ..._show.report.text import Style
 from ..._show.text import number
-from .. import late
 from ..fix.command import Mending
+from ..late import notes as of_late_options
 from .output import STDOUT
 
 # What runners of tests mean by their exit status.
@@ -73,7 +73,7 @@ def conclude(
     mended = {_place(finding) for edit in ([] if mending is None else mending.written) for finding in edit.findings}
     fixed = [finding for finding in findings if _place(finding) in mended]  # a line may have several of one rule
     text = "" if first else _format_report(report, shown, options, None if to_file else out, edits, fixed)
-    notes = [*notes, *([] if mending is None else mending.lines()), *late.notes(options)]
+    notes = [*notes, *([] if mending is None else mending.lines()), *of_late_options(options)]
     if stands_alone(options):
         notes.append(report._text(Style.of(sys.stderr), shown, fixed=fixed))
     try:
