@@ -25,6 +25,7 @@ _SWEEP = 10_000
 _DEBTS = 32
 FIRST = "first seen"  # of what is older than the audit, or was made past torch
 COPIED = "deepcopy"  # of a parameter
+CONVERTED = "Module."  # what follows has given parameters and buffers their dtype
 _LIKE = FRESH | {COPIED}
 
 
@@ -85,6 +86,11 @@ class Node:
         self.parents, self.depth = parents, depth
         self.birth: Node = first.birth if first is not None and same else self
 
+    @property
+    def conversion(self) -> "Node | None":
+        """Of a parameter or buffer, the line that has converted its module, if that was seen."""
+        return next(iter(self.parents), None) if self.named else None
+
     def __str__(self) -> str:
         if self.named:
             return f"{self.op}: {name_of(self.dtype)}"
@@ -124,8 +130,8 @@ class Node:
         """The line as a step of an origin, which may be the one where the dtype is born, and the one to edit."""
         if self.named or not born:
             return Step(str(self))
-        how = "first seen" if self.op == FIRST else "born"
-        return Step(str(self), self.site, f"{name_of(self.dtype)} is {how} here", edit)
+        how = "is first seen" if self.op == FIRST else "since" if self.op.startswith(CONVERTED) else "is born"
+        return Step(str(self), self.site, f"{name_of(self.dtype)} {how} here", edit)
 
     def made(self, edit: bool = True) -> Step | None:
         """The line to change, if `edit`, for another dtype of a tensor that is written to; None for none.
@@ -138,7 +144,7 @@ class Node:
         if node.op == FIRST:
             how, edit = "first seen", False
         if node.named:  # by a conversion of its module, if that was seen
-            node, how = next(iter(node.parents), node), "since"
+            node, how = node.conversion or node, "since"
         return None if node.named else Step(str(node), node.site, f"{name_of(self.dtype)} {how} here", edit)
 
     def target(self) -> tuple[str, ...]:
@@ -155,7 +161,7 @@ class Node:
         node: Node | None = self
         born = 0
         while node is not None:
-            text = node.step(node is self.birth, edit)
+            text = node.step(node is self.birth or node is self.birth.conversion, edit)
             if not lines or lines[-1] != text:
                 lines.append(text)
             if node is self.birth:

@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 from ..._core.base import private
 from ..._core.base.modules import tensors_below
 from .events import Conversion, Loading
-from .lineage import COPIED, Cause, Node
+from .lineage import CONVERTED, COPIED, Cause, Node
 from .patches import around
 from .recorder import Recorder
 from .sites import Site
@@ -91,7 +91,7 @@ def _since(
     cause: Cause | None = None, before: tuple[Node, ...] = (),
 ) -> None:  # fmt: skip
     """A parameter or a buffer has its dtype since this line; `before` are the lines that its tensor had by itself."""
-    node = Node(f"Module.{name}", site, tensor.dtype, before)
+    node = Node(CONVERTED + name, site, tensor.dtype, before)
     node = Node(path, site, tensor.dtype, (node,), cause=cause, named=True)
     audit.lineage.hold(module, own, tensor, node)
 

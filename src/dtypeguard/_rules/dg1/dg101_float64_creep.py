@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ..._core.base.dtypes import HALF
-from ..._engine.watch.lineage import FIRST
+from ..._engine.watch.lineage import CONVERTED, FIRST
 from ..._engine.watch.text import operand, uncast
 from .._kit import Node, Op, Recorder, Rule, Severity, Site, name_of, on
 from .._refusals import Refused, Turn, explains
@@ -109,6 +109,7 @@ def _creep(
     `narrow` is what to convert to.
     """
     birth = nodes[0].birth if nodes else None
+    birth = birth and (birth.conversion or birth)
     other, double = pair
     narrow = narrow or other
     narrow = narrow if narrow.is_floating_point or narrow.is_complex else torch.float32
@@ -123,7 +124,9 @@ def _creep(
         how = f"`{loop} = {loop}{cast}`" if whole else f"`{cast}` on what is float64 of `{loop}`"
         advice = f"in the data set, or {how} at the top of the loop"
     else:
-        advice = f"`{operand(uncast(birth.site.expression))}{cast}`"
+        made = operand(uncast(birth.site.expression))
+        there = f" in place of `.{birth.site.calls}()`" if not made and birth.op.startswith(CONVERTED) else ""
+        advice = f"`{made}{cast}`{there}"
     if others := _others(nodes, birth):
         advice += f"; float64 comes from {' and '.join(others[:_OTHERS])}, too"
     return {"how": "mixes", "double": name_of(double), "other": name_of(other), "advice": advice}
