@@ -221,9 +221,16 @@ def are_squares(op: Operator, args: Any, incoming: list[Incoming]) -> bool:
     """Whether an operation makes squares, or sums or roots of squares."""
     squared = bool(incoming) and incoming[0].held.squared
     twice = op.name in ("mul", "mul_") and args[0] is args[1]
-    if twice or op.cancels is Cancels.SQUARE or op.name in ("mse_loss", "var"):
+    if twice or (op.name == "mul" and _are_copies(args, incoming)) or op.cancels is Cancels.SQUARE or op.name in ("mse_loss", "var"):
         return True
     return squared and (op.name in SUMS or op.cancels is Cancels.ROOT)
+
+
+def _are_copies(args: Any, incoming: list[Incoming]) -> bool:
+    """Whether both are one tensor, and one of them or both a cast of it: `mean.float() * mean.float()`."""
+    rows = [one.row for one in incoming]
+    same = len(rows) == 2 and rows[0] is not None and _computed(rows[0]) is _computed(rows[1])
+    return same and args[0].shape == args[1].shape and bool((args[0] == args[1]).all())
 
 
 def gradient_of_softmax(op: Operator, args: Any, error: Error) -> float:
