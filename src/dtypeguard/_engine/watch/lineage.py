@@ -18,11 +18,13 @@ from ..._core.base.dtypes import name_of
 from ..ops import FRESH
 from .sites import Site
 from .spots import Step
+from .text import LARGEST
 
 _LONG = 32  # lines between a birth and now
 _SHOWN = 6
 _SWEEP = 10_000
 _DEBTS = 32
+_WHOLE = 0.5
 FIRST = "first seen"  # of what is older than the audit, or was made past torch
 COPIED = "deepcopy"  # of a parameter
 CONVERTED = "Module."  # what follows has given parameters and buffers their dtype
@@ -195,9 +197,11 @@ class Lineage:
 
     Attributes:
         results: by line, file and number, the dtype of what was computed there last; None: nobody asks.
+        off: by how much float32 rounds float64 that was born at a line, at most, if that is much: see `off_by`.
     """
 
     def __init__(self) -> None:
+        self.off: dict[tuple[str, int], float] = {}
         self.results: dict[tuple[str, int], torch.dtype] | None = None
         self._of: dict[int, tuple[Callable[[], Tensor | None], Node]] = {}
         self._limit = _SWEEP
@@ -219,6 +223,11 @@ class Lineage:
         node = self.get(tensor)
         if node is not None:
             node.cause = cause
+
+    def measure(self, node: Node, values: Tensor) -> None:
+        """Note by how much float32 rounds what is born here."""
+        if off := off_by(values):
+            self.off[node.site.key] = max(off, self.off.get(node.site.key, 0.0))
 
     def forget(self, *tensors: Tensor) -> None:
         """Drop the weak references to tensors."""
@@ -264,6 +273,14 @@ class Lineage:
 
     def __len__(self) -> int:
         return len(self._of)
+
+
+def off_by(tensor: Tensor) -> float:
+    """By how much float32 rounds values of float64, where that is half of a whole number or more, as of times."""
+    if tensor.dtype is not torch.float64 or not 0 < tensor.numel() <= LARGEST:
+        return 0.0
+    off = float((tensor.detach() - tensor.detach().float()).abs().nan_to_num(posinf=0).max())
+    return off if off >= _WHOLE else 0.0
 
 
 _TORCHS = (Tensor, nn.Parameter)

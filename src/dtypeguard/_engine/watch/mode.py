@@ -22,7 +22,7 @@ from ..._core.base.modes import Mode
 from ..operands import operands, plain
 from ..ops import Operator, Way, operator_of
 from .apart import apart
-from .events import Op
+from .events import Op, readable
 from .lineage import FIRST, Node
 from .recorder import Recorder
 from .sites import Site, site_of
@@ -188,6 +188,8 @@ class Watching(Mode):
             site = recorder.line(_caller(recorder, 4))
             if node is None or node.site is not site:
                 node = Node("tensor", site, inputs[0].dtype, module=recorder.module())
+                if node.dtype is torch.float64 and recorder.due("born", site) and readable(inputs[0]):
+                    lineage.measure(node, inputs[0])
         if node is None:
             return
         for tensor in (out,) if single else out if isinstance(out, (list, tuple)) else ():

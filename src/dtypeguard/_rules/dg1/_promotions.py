@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
-from ..._engine.watch.lineage import Debt
+from ..._engine.watch.lineage import Debt, off_by
 from ..._engine.watch.models import dtype_of
-from .._kit import LARGEST, Node, Op, Recorder, Rule, Severity, Site, human, name_of, on, readable, size_of
+from .._kit import Node, Op, Recorder, Rule, Severity, Site, human, name_of, on, readable, size_of
 
 _SCALER = GradScaler.scale.__code__.co_filename  # what it does with a half loss is told by DG306
-_WHOLE = 0.5
 _ASKED = re.compile(r"\.double\(|\bfloat64\b")  # code that says what it wants
 MADE = "cast one side where it is made: "
 
@@ -144,7 +143,7 @@ def promoted(event: Op, audit: Recorder) -> None:
             event.site, event.module, event.name, narrow, wide, meant, nodes, narrow_node, both, own, asked, named
         )
         wider = next(tensor for tensor in some if _real(tensor) is wide or both)
-        row.code, row.off = _code(event, wider), _off(wider)
+        row.code, row.off = _code(event, wider), off_by(wider) if readable(wider) else 0.0
         row.pair = next(t.dtype for t in some if _real(t) is narrow), wider.dtype
         row.result, row.autocast = event.out.dtype, event.autocast
         lines[key] = row
@@ -164,14 +163,6 @@ def promoted(event: Op, audit: Recorder) -> None:
         node.owes((cause,))
     if event.out.ndim == 0 and wide is torch.float32:
         cause.close()
-
-
-def _off(wider: Tensor) -> float:
-    """By how much float32 rounds values of float64, where that is half of a whole number or more, as of times."""
-    if wider.dtype is not torch.float64 or not readable(wider) or not 0 < wider.numel() <= LARGEST:
-        return 0.0
-    off = float((wider.detach() - wider.detach().float()).abs().nan_to_num(posinf=0).max())
-    return off if off >= _WHOLE else 0.0
 
 
 def are_floats(tensors: Iterable[Tensor]) -> bool:

@@ -20,7 +20,7 @@ RULE = Rule(
     Severity.WARNING,
     summary="A float64 operand turns results into float64.",
     says="`{what}` {how} {double} and {other}{size}",
-    fix="convert where the float64 is born: {advice}",
+    fix="{advice}",
     why=(
         "NumPy and Python compute in float64, models in float32 or less. One float64 operand makes every "
         "result float64: twice the memory and a fraction of the speed on a GPU, nothing at all on MPS; a "
@@ -79,11 +79,19 @@ def judge(audit: Recorder) -> None:
             wider = row.pair[0] in HALF and (row.autocast or row.reduced)
             narrow = torch.float32 if wider else row.pair[0]  # as the model has it
             facts = _creep(row.nodes, row.pair, row.site, row.code, narrow)
-            if row.off:
+            born = row.nodes[0].birth.site if row.nodes else row.site
+            off, at_birth = audit.lineage.off.get(born.key), True
+            if off and not row.off:  # a difference of times: what it is computed from needs the digits
+                cast, at_birth = f".to(torch.{name_of(like(row.pair[1], narrow))})", False
+                facts["advice"] = (
+                    f"cast where it is used: `{operand(row.code) or 'the float64 operand'}{cast}`; float32"
+                )
+                facts["advice"] += f" is off by up to {off:.3g} at line {born.line}"
+            elif row.off:
                 facts["advice"] += f"; float32 is off by up to {row.off:.3g} there: subtract an offset before"
             elif not row.harms and row.asked:
                 facts["advice"] += ", unless the digits of float64 are meant there"
-            tell(RULE, row, audit, **facts)
+            tell(RULE, row, audit, at_birth, **facts)
 
 
 @explains(Turn.FLOAT64)
@@ -129,6 +137,7 @@ def _creep(
         advice = f"`{made}{cast}`{there}"
     if others := _others(nodes, birth):
         advice += f"; float64 comes from {' and '.join(others[:_OTHERS])}, too"
+    advice = f"convert where the float64 is born: {advice}"
     return {"how": "mixes", "double": name_of(double), "other": name_of(other), "advice": advice}
 
 
