@@ -5,6 +5,7 @@ fault ends with the message of the finding, behind its severity where that is no
 
     model(x)  # expect: DG103 info "the message, in JSON"
 
+`<...>` in a message stands for numbers that the machine's kernels decide.
 `# fix: ...` below the program is what the finding says to write; the first program of a rule has it. A line that calls
 `dtypeguard.amp.watch` is for the watch, and left out elsewhere; where the watch knows of a fault only later, that line
 ends with `# expect: by a watch`. The first of each are the examples in the page of the rule.
@@ -42,6 +43,10 @@ class Program:
     severity: str = ""
     fix: str = ""
     watched_line: int = 0
+
+    def expects(self, message: str) -> bool:
+        """Whether that is the message."""
+        return re.fullmatch(".*".join(map(re.escape, self.message.split("<...>"))), message) is not None
 
     @property
     def unwatched(self) -> str:

@@ -143,14 +143,15 @@ def test_a_fault_is_found_by_an_audit_and_a_fix_that_is_an_edit_helps_when_it_is
     report = audited(tmp_path, program.unwatched, values_of(rule))
     found = [finding for finding in report.findings if finding.rule == rule.id and finding.line == program.line]
     # torch < 2.13: its old name; goes with that floor
-    assert [f.message.replace("at::Half", "c10::Half") for f in found] == [program.message], report.findings
+    messages = [f.message.replace("at::Half", "c10::Half") for f in found]
+    assert messages == [program.message] or (len(messages) == 1 and program.expects(messages[0])), report.findings
     assert len({*found[0].origin}) == len(found[0].origin)
     assert found[0].severity == (program.severity or rule.severity.value)
     assert not program.fix or found[0].fix.replace(f"{tmp_path}/", "") == program.fix
     source = pasted(program.unwatched, found[0].fix, program.line)
     if source is not None:
         after = audited(tmp_path, source, values_of(rule))
-        assert [f for f in after.findings if f.rule == rule.id and f.message == program.message] == [], source
+        assert [f for f in after.findings if f.rule == rule.id and program.expects(f.message)] == [], source
         assert {f.rule for f in after.findings if f.severity in ALIKE} <= {f.rule for f in report.findings}, source
         assert not after.error or report.error
 
