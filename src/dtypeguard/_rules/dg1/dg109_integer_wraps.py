@@ -79,7 +79,17 @@ def integers_wrap(event: Op, audit: Recorder) -> None:
     if name in OUT_OF_PLACE and isinstance(out, Tensor) and out.dtype in INTEGERS and _few_times(event, audit):
         operator = operator_of(event.func)
         if operator.pure:
-            _compare_wide(event, event.func, event.args, audit)
+            _compare_wide(event, out, exact(operator, event.func, event.args, event.kwargs), event.args, audit)
+
+
+@on("after", RULE, ops=["_coalesce"])
+def duplicates_are_added(event: Op, audit: Recorder) -> None:
+    """Values of a sparse tensor at the same place, in their own dtype."""
+    values = event.inputs[0]._values()
+    if values.dtype in INTEGERS and 0 < values.numel() <= LARGEST and audit.due("DG109", event.site, event.name):
+        places, shape = event.inputs[0]._indices(), event.out.shape
+        wide = torch.sparse_coo_tensor(places, values.double(), shape, check_invariants=False).coalesce()
+        _compare_wide(event, event.out._values(), wide.values(), event.args, audit)
 
 
 @on("before", RULE, ops=IN_PLACE)
@@ -96,8 +106,8 @@ def integers_in_place(args: Any, audit: Recorder) -> Any:
 def integers_changed(event: Op, audit: Recorder) -> None:
     for wide in event.kept or ():
         if isinstance(wide, Tensor) and event.out.dtype in INTEGERS:
-            plain = getattr(torch.ops.aten, event.name.rstrip("_"))
-            _compare_wide(event, plain, (wide, *event.args[1:]), audit)
+            plain, args = getattr(torch.ops.aten, event.name.rstrip("_")), (wide, *event.args[1:])
+            _compare_wide(event, event.out, exact(operator_of(event.func), plain, args, event.kwargs), args, audit)
 
 
 def _few_times(event: Op, audit: Recorder) -> bool:
@@ -107,10 +117,8 @@ def _few_times(event: Op, audit: Recorder) -> bool:
     return small and event.readable and not out.is_mps and audit.due("DG109", event.site, event.name)
 
 
-def _compare_wide(event: Op, func: Any, args: Any, audit: Recorder) -> None:
-    operator = operator_of(event.func)
-    wide = exact(operator, func, args, event.kwargs)
-    wrapped = int(outside(operator, event.out, wide).sum())
+def _compare_wide(event: Op, out: Tensor, wide: Tensor, args: Any, audit: Recorder) -> None:
+    wrapped = int(outside(operator_of(event.func), out, wide).sum())
     if not wrapped:
         return
     meant, below = _is_meant(event, audit), _below(event, args)
@@ -172,13 +180,33 @@ def _is_meant(event: Op, audit: Recorder) -> bool:
         again = next((n for n, ancestor in enumerate(nodes) if ancestor.site is event.site), None)
         if again is not None and (multiplies or any(ancestor.op == "mul" for ancestor in nodes[:again])):
             return True
-        if _is_unpacked(node) or _SCATTERED in node.debts:
+        if _SCATTERED in node.debts or (event.name == "neg" and _wraps(node)):  # a checksum, and its complement
+            _settle(event, audit)
+            return True
+        if _is_unpacked(node):
             return True
         for debt in node.debts if event.name.endswith("_") else ():
             if isinstance(debt, Wrapped) and debt.multiplies:
                 debt.settled = True
                 return True
     return False
+
+
+def _wraps(node: Node) -> bool:
+    """Whether values have wrapped, or are a sum in few bits, which is one that was asked for."""
+    return (node.op in ("sum", "cumsum") and node.dtype in NARROW) or any(
+        isinstance(debt, Wrapped) for debt in node.debts
+    )
+
+
+def _settle(event: Op, audit: Recorder) -> None:
+    """What went in has wrapped as it was meant to, and so does what comes of it."""
+    for node in map(audit.lineage.get, event.inputs):
+        for debt in () if node is None else node.debts:
+            debt.settled |= isinstance(debt, Wrapped)
+    node = audit.lineage.get(event.out)
+    if node is not None:
+        node.owes((_SCATTERED,))
 
 
 def _scatters(value: Any, out: Tensor) -> bool:
