@@ -263,14 +263,14 @@ class Values:
         return row
 
     def _row(self, op: Operator, dtype: torch.dtype, frame: FrameType, inputs: Iterable[Tensor] = ()) -> Row:
-        node = _current_node()
-        line = None
+        node, line, place = _current_node(), None, 0
         if node is not None and not isinstance(node, BackwardCFunction):  # which is code of the user's
-            line = self._lines.get(node._sequence_nr())
+            line = self._lines.get(number := node._sequence_nr())
+            place = self.rows.place_in(number, op.name, self._audit.operations)
         site, module = line or (self._audit.line(frame), self._audit.module())
-        moves = None if self.shadow is None or not op.exact or op.decides else self.shadow.memory
-        source = None if moves is None else moves.source(inputs)
-        row = self.rows.at(op.name, site, module, dtype, node is not None, source)
+        moves = op.exact and (not op.decides or any(tensor.dtype is not dtype for tensor in inputs))
+        source = self.shadow.memory.source(inputs) if moves and self.shadow is not None else None
+        row = self.rows.at(op.name, site, module, dtype, node is not None, source, place)
         if not row.visits and dtype in HALF and self._audit.autocast():
             nodes = map(self._audit.lineage.get, inputs)
             cast = site.calls not in CASTING if op.cast else any(one and one.cause == "autocast" for one in nodes)

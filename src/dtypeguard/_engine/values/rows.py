@@ -337,16 +337,30 @@ class Rows:
 
     def __init__(self) -> None:
         self._of: dict[Any, Row] = {}
+        self._node, self._ran = -1, dict[str, list[int]]()
+
+    def place_in(self, node: int, name: str, operation: int) -> int:
+        """The how manieth of its name an operation is in a node of autograd: that of `x ** 2` multiplies twice."""
+        if node != self._node:
+            self._node, self._ran = node, {}
+        ran = self._ran.setdefault(name, [])
+        if operation not in ran[-1:]:
+            ran.append(operation)
+        return len(ran)
 
     def __iter__(self) -> Iterator[Row]:
         return iter(list(self._of.values()))
 
     def at(
-        self, name: str, site: Site, module: str | None, dtype: torch.dtype, backward: bool, source: Row | None = None
+        self, name: str, site: Site, module: str | None, dtype: torch.dtype, backward: bool,
+        source: Row | None = None, place: int = 0,
     ) -> Row:  # fmt: skip
-        """The row of a line; one that only moves values has a row for each `source`, as they are of several lines."""
+        """The row of a line; one that only moves values has a row for each `source`, as they are of several lines.
+
+        `place` tells operations apart that one line does in backward.
+        """
         brings = source.brings if source is not None and source.exact else source
-        key = (id(site), name, dtype, backward, *((module, brings) if len(self._of) < _MANY else (None, None)))
+        key = (id(site), name, dtype, backward, place, *((module, brings) if len(self._of) < _MANY else (None, None)))
         row = self._of.get(key)
         if row is None:
             row = self._of[key] = Row(name, site, module, dtype, backward)
