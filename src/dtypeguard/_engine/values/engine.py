@@ -171,7 +171,7 @@ class Values:
                 self.tested(op, args, tensors)
             elif tensors or results:
                 meant = op.name in _LOGS and self._is_indicator(tensors)
-                row = _nowhere if meant else functools.partial(self._row_of, op, frame)
+                row = _nowhere if meant else functools.partial(self._row_of, op, frame, inputs)
                 self.flags.after(op, args, kwargs, tensors, results, row)
         except Exception as error:
             self._fault(error)
@@ -254,10 +254,10 @@ class Values:
         node = self._audit.lineage.get(inputs[0]) if inputs else None
         return node is not None and bool(node.parents) and node.parents[0].dtype is torch.bool
 
-    def _row_of(self, op: Operator, frame: FrameType, tensor: Tensor, given: bool = False) -> Row:
+    def _row_of(self, op: Operator, frame: FrameType, inputs: Any, tensor: Tensor, given: bool = False) -> Row:
         """The row of a result; or the one for an input whose values came in from outside."""
         if not given:
-            return self._row(op, tensor.dtype, frame)
+            return self._row(op, tensor.dtype, frame, inputs)
         row = self.rows.at("given", self._audit.line(frame), self._audit.module(), tensor.dtype, False)
         row.given = True
         return row
