@@ -318,6 +318,8 @@ MISSING = {
     "guard: cannot read state='gone.st'": lambda: dtypeguard.guard(nn.Linear(2, 2), state="gone.st"),
     "manifest: cannot read model='gone.st'": lambda: dtypeguard.manifest(pathlib.Path("gone.st")),
     "manifest.load: cannot read path='gone.st'": lambda: dtypeguard.manifest.load("gone.st"),
+    "manifest.check: cannot read model='gone.st'": lambda: dtypeguard.manifest(nn.Linear(2, 2)).check("gone.st"),
+    "manifest.diff: cannot read other='gone.st'": lambda: dtypeguard.manifest(nn.Linear(2, 2)).diff("gone.st"),
     "diff: cannot read a='gone.st'": lambda: dtypeguard.diff("gone.st", nn.Linear(2, 2), torch.ones(1, 2)),
 }
 

@@ -221,7 +221,12 @@ def are_squares(op: Operator, args: Any, incoming: list[Incoming]) -> bool:
     """Whether an operation makes squares, or sums or roots of squares."""
     squared = bool(incoming) and incoming[0].held.squared
     twice = op.name in ("mul", "mul_") and args[0] is args[1]
-    if twice or (op.name == "mul" and _are_copies(args, incoming)) or op.cancels is Cancels.SQUARE or op.name in ("mse_loss", "var"):
+    if (
+        twice
+        or (op.name == "mul" and _are_copies(args, incoming))
+        or op.cancels is Cancels.SQUARE
+        or op.name in ("mse_loss", "var")
+    ):
         return True
     return squared and (op.name in SUMS or op.cancels is Cancels.ROOT)
 

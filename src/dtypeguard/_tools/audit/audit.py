@@ -272,21 +272,21 @@ def _recorder(
     select: Any = None, ignore: Any = (), values: Any = None, every: Any = None, source: Any = None, omit: Any = None
 ) -> Recorder:
     recorder = Recorder(Findings(Selection.read(select, ignore, source=source, omit=omit)), Watching)
-    values = values.lower() if isinstance(values, str) else values
-    if not (values is None or isinstance(values, bool) or values == RANGE):
+    kind = values.lower() if isinstance(values, str) else values
+    if not (kind is None or isinstance(kind, bool) or kind == RANGE):
         raise ValueError(
             f"audit takes values=True (each operation runs once more in a wider dtype), values={RANGE!r} (only values "
             f"that are not finite) or values=None (the default), not values={values!r}"
         )
-    if values:
-        recorder.values = Values(recorder, values)
+    if kind:
+        recorder.values = Values(recorder, kind)
     if every is not None:
         if every != POWERS and not (isinstance(every, int) and not isinstance(every, bool) and every > 0):
             raise ValueError(
                 f"audit takes every={POWERS!r} (steps 1, 2, 4, 8 ... are looked at), a number of steps, or None (all), "
                 f"not every={every!r}"
             )
-        if not values:
+        if not kind:
             raise ValueError(f"audit(every={every!r}) says at which steps values are looked at: pass values=True too")
         recorder.steps = Steps(recorder, every)
     return recorder
