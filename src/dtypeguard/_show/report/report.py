@@ -431,7 +431,9 @@ class AuditReport(Drawn, Generic[R]):
         over = not self._recorder.running
         said = self._verdict(changes, causes)
         lines = [*verdict_lines(said, changes, style), ""] if causes and over else []
-        lines += [*paragraphs(causes, style), ""] if causes else [self._nothing(hidden, fixed), ""]
+        mere = hidden and not fixed and not changes_of(hidden)
+        nothing = f"{self._verdict([], hidden)} not shown" if mere else self._nothing(hidden, fixed)
+        lines += [*paragraphs(causes, style), ""] if causes else [nothing, ""]
         if casts and (table := [*cast_lines(self.casts, style)]):
             lines += [*table, ""]
         return "\n".join([*lines, *self._remarks(style), self._summary(causes, hidden, causes_of(fixed))])
