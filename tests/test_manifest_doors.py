@@ -404,6 +404,6 @@ def test_a_test_compares_with_a_committed_file(pytester):
     run(passed=2)
     path.write_text("def test_number(dtype_manifest):\n    dtype_manifest(5)")
     for option in ((), ("--dtypeguard-update",)):
-        run(*option, failed=1).stdout.fnmatch_lines(["*TypeError: int is neither a model nor a mapping of tensors*"])
+        run(*option, failed=1).stdout.fnmatch_lines(["*TypeError: manifest takes a model or a mapping *, not an int*"])
     path.write_text(TEST.replace(', name="other"', ""))
     run("--dtypeguard-update", failed=2).stdout.fnmatch_lines(["*this test has a manifest of that name already*"])

@@ -11,7 +11,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from ..._core.base import errors as _errors
-from ..._core.base.options import misspelt
+from ..._core.base.options import indefinite, kind_of, misspelt
 from ..._core.base.patches import to_the_end
 from ..._core.base.progress import task
 from ..._engine.values.engine import RANGE, Values
@@ -236,7 +236,7 @@ def audit(*args: Any, **kwargs: Any) -> Any:
             "`with audit():`"
         )
     if len(args) == 2 and isinstance(args[0], nn.Module) and _is_batch(args[1]) and not kwargs:
-        return _call(args[0], *call_of(args[1]), recorder, args[:1])
+        return _call(args[0], *call_of(args[1], "audit"), recorder, args[:1])
     if len(args) == 2 and isinstance(args[1], list) and any(map(_is_batch, args[1])):
         raise TypeError(
             "audit: `batch` is of type list: pass one batch, which is a tensor, a tuple of arguments or a dict of "
@@ -327,9 +327,8 @@ def _several(what: Any, kind: type[Any], name: str) -> list[Any]:
     for one in several:
         if not isinstance(one, kind):
             hint = "" if name == "model" else "; to audit a call of a model: audit(model, batch)"
-            raise TypeError(
-                f"audit: {name} must be of type {kind.__name__}, or a list of such, not {type(one).__name__}{hint}"
-            )
+            what = "an nn.Module" if kind is nn.Module else indefinite(kind.__name__)
+            raise TypeError(f"audit takes {what} as {name}, or several, not {kind_of(one)}{hint}")
     return several
 
 
