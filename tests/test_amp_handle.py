@@ -93,6 +93,7 @@ BAD = {
     "every True": ({"every": True}, TypeError, "every must be a number of steps, not True"),
     "every second and a half": ({"every": 2.5}, TypeError, "every must be a number of steps, not 2.5"),
     "an unknown rule": ({"ignore": ["DG301", "DG999"]}, ValueError, "ignore='DG999' is no rule"),
+    "a rule of audits": ({"ignore": ["DG301", "DG101"]}, ValueError, "a watch looks for DG3 and DG4, and DG101 "),
     "a number for an id": ({"ignore": [301]}, TypeError, "ignore takes rule ids .* not 301"),
     "a number for an average": ({"averaged": 3}, TypeError, "averaged must be .* not int"),
     "a list of numbers for an average": ({"averaged": [1.0, 2.0]}, TypeError, "averaged must be .* not list of float"),

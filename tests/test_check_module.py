@@ -527,7 +527,7 @@ BAD = {
     "an example of another kind": (
         {"batch": [X]},
         TypeError,
-        "check_module: `batch` is a list: pass a tensor, a tuple of arguments",
+        "check_module: `batch` is a list: pass a tensor",
     ),
     "too many arguments": ({"batch": (X, X)}, TypeError, "batch: Linear.forward(x) does not take it: too many"),
     "an example of another shape": (

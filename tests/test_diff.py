@@ -444,7 +444,7 @@ BAD: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         TypeError, "names gives 1 for a's module '0': return a name of b's, or None",
     ),
     "a class": (lambda tmp: dtypeguard.diff(nn.Linear, linear(), X), TypeError, "diff takes a model, not the class"),
-    "no program": (lambda tmp: dtypeguard.diff(linear(), 3, X), TypeError, "diff takes a model or a function, .* not an int"),
+    "no program": (lambda tmp: dtypeguard.diff(linear(), 3, X), TypeError, "takes a model or a function, .* an int"),
     "a batch that only a takes": (
         lambda tmp: dtypeguard.diff(linear(), nn.Linear(5, 4), X), dtypeguard.CompareError,
         "b, this Linear, does not run on the batch: RuntimeError",

@@ -7,6 +7,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .._core.base.options import kind_of
+from .._engine.watch.rule import select
+
+WATCHED = ("DG3", "DG4")  # the families that a watch looks for
 
 
 def models_of(model: Any) -> list[nn.Module]:
@@ -43,6 +46,14 @@ def optimizers_of(optimizer: Any) -> list[Optimizer]:
 def _is_optimizer(optimizer: Any) -> bool:
     """Whether it is an optimizer itself, and no wrapper of one."""
     return isinstance(optimizer, Optimizer) and not isinstance(getattr(optimizer, "optimizer", None), Optimizer)
+
+
+def ignored(ids: Any) -> frozenset[str]:
+    """The rules that are left out, among those that a watch looks for."""
+    rules = select(ids)
+    if others := sorted(rule for rule in rules if not rule.startswith(WATCHED)):
+        raise ValueError(f"ignore: a watch looks for {' and '.join(WATCHED)}, and {others[0]} is a rule of audits")
+    return rules
 
 
 def check_steps(option: str, steps: Any) -> None:
