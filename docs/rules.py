@@ -26,12 +26,12 @@ from dtypeguard._engine.watch.rule import RULES, Rule
 from dtypeguard._show.report.causes import causes_of
 from dtypeguard._show.report.text import Style, paragraphs
 from dtypeguard._tools.fix.edits import said
+from dtypeguard.amp._arguments import WATCHED
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent / "tests"))
 from programs import Program, programs  # noqa: E402
 
-WATCHED = ("DG3", "DG4")  # families that `amp.watch` looks for too
 WHAT = {
     rule: texts for file in (HERE / "what").glob("*.toml") for rule, texts in tomllib.loads(file.read_text()).items()
 }

@@ -520,13 +520,13 @@ def test_a_baseline_lets_pass_what_was_known(tmp_path):
 @pytest.mark.parametrize(
     ("args", "kwargs", "error", "text"),
     [
-        ((3,), {}, TypeError, "^audit: model must be of type Module"),
+        ((3,), {}, TypeError, "^audit takes an nn.Module as model, or several, not an int"),
         ((None,), {}, TypeError, "the first value is None"),
-        ((), {"model": "net"}, TypeError, "model must be of type Module"),
-        ((), {"optimizer": 3}, TypeError, "optimizer must be of type Optimizer"),
+        ((), {"model": "net"}, TypeError, "takes an nn.Module as model, or several, not a str"),
+        ((), {"optimizer": 3}, TypeError, "audit takes an Optimizer as optimizer, or several, not an int"),
         ((nn.Linear(1, 1), [torch.ones(1)]), {}, TypeError, "`batch` is of type list: pass one batch"),
-        ((), {"scaler": 3}, TypeError, "scaler must be of type GradScaler"),
-        (([nn.Linear(1, 1), 3],), {}, TypeError, "list of such, not int"),
+        ((), {"scaler": 3}, TypeError, "audit takes a GradScaler as scaler, or several, not an int"),
+        (([nn.Linear(1, 1), 3],), {}, TypeError, "as model, or several, not an int"),
         ((nn.Linear(1, 1),), {"model": nn.Linear(1, 1)}, TypeError, "model twice"),
         ((), {"modle": 1}, TypeError, "modle"),
         ((None, None, None, None), {}, TypeError, "audit takes model, optimizer, scaler"),

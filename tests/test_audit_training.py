@@ -268,6 +268,24 @@ def test_a_fault_is_found_at_its_line(rule, train, make, place):
     assert same(everything(parts), alone(make, train))
 
 
+def test_the_line_to_change_is_the_one_that_has_converted_the_parameters():
+    with audit() as report:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.Adam(model.parameters(), weight_decay=1e-8)
+        square(model(torch.ones(2, 4))).backward()
+        optimizer.step()
+        model.half()  # since here
+        optimizer.zero_grad()
+        square(model(torch.ones(2, 4).half())).backward()
+        with pytest.raises(RuntimeError, match="expected dtype"):
+            optimizer.step()  # here
+    found = [f for f in report.findings if f.rule in ("DG403", "DG404", "DG405")]
+    assert {f.rule for f in found} == {"DG403", "DG404", "DG405"}
+    for finding in found:
+        assert finding.source.endswith("# here")
+        assert (finding.edit.source.rpartition("# ")[2], finding.edit.label) == ("since here", "float16 since here")
+
+
 # ---------------------------------------------------------------- averages
 
 

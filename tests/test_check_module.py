@@ -524,7 +524,11 @@ BAD = {
         TypeError,
         "factory: this Linear cannot be copied (Only Tensors created explicitly by the user",
     ),
-    "an example of another kind": ({"batch": [X]}, TypeError, "batch is a list, no tensor, no tuple of positional"),
+    "an example of another kind": (
+        {"batch": [X]},
+        TypeError,
+        "check_module: `batch` is a list: pass a tensor",
+    ),
     "too many arguments": ({"batch": (X, X)}, TypeError, "batch: Linear.forward(x) does not take it: too many"),
     "an example of another shape": (
         {"batch": torch.ones(2, 5)},

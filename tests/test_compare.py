@@ -1303,7 +1303,7 @@ WRONG = {
     ),
     "a class": (lambda: compare(nn.Linear, X, dtype=BF16), TypeError, "compare takes a model, not the class Linear"),
     "no batch": (lambda: compare(LINEAR, [], dtype=BF16), TypeError, "`batch` is an empty list"),
-    "a number": (lambda: compare(LINEAR, [X, 3], dtype=BF16), TypeError, "`batch[1]` is of type int: pass a tensor"),
+    "a number": (lambda: compare(LINEAR, [X, 3], dtype=BF16), TypeError, "`batch[1]` is an int: pass a tensor"),
     "a loss of numbers": (lambda: compare(LINEAR, X, dtype=BF16, loss=3), TypeError, "`loss` is an int"),
     "another device": (
         lambda: compare(LINEAR, X.to("meta"), dtype=BF16), DeviceError,

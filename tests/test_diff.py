@@ -444,7 +444,7 @@ BAD: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         TypeError, "names gives 1 for a's module '0': return a name of b's, or None",
     ),
     "a class": (lambda tmp: dtypeguard.diff(nn.Linear, linear(), X), TypeError, "diff takes a model, not the class"),
-    "no program": (lambda tmp: dtypeguard.diff(linear(), 3, X), TypeError, "b is an int: pass a model"),
+    "no program": (lambda tmp: dtypeguard.diff(linear(), 3, X), TypeError, "takes a model or a function, .* an int"),
     "a batch that only a takes": (
         lambda tmp: dtypeguard.diff(linear(), nn.Linear(5, 4), X), dtypeguard.CompareError,
         "b, this Linear, does not run on the batch: RuntimeError",
@@ -453,7 +453,7 @@ BAD: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         lambda tmp: dtypeguard.diff(linear().bfloat16(), linear().bfloat16(), X), dtypeguard.CompareError,
         r"its parameters are bfloat16, and the batch is float32. What bfloat16 costs .* dtypeguard.compare.model,",
     ),
-    "a batch": (lambda tmp: dtypeguard.diff(linear(), linear(), 3), TypeError, "`batch` is of type int"),
+    "a batch": (lambda tmp: dtypeguard.diff(linear(), linear(), 3), TypeError, "`batch` is an int: pass a tensor"),
     "outputs": (
         lambda tmp: dtypeguard.diff(linear(), Returns(7), X), dtypeguard.CompareError,
         r"nothing in common\n  a, Linear, returns float32\[2, 4\]\n  b, Returns, returns float32\[7\]",

@@ -314,6 +314,12 @@ def test_pages_show_no_directives_and_no_roles():
     assert {path: texts for path, texts in found.items() if texts} == {}
 
 
+def test_links_of_the_readme_lead_somewhere_from_everywhere():
+    """PyPI has it too, and not the folder."""
+    links = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text())
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+
+
 def all_pages():
     return [ROOT / "README.md", *(path for path in sorted(DOCS.rglob("*.md")) if "_build" not in path.parts)]
 

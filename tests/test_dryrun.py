@@ -480,6 +480,7 @@ BAD = {
     "no shape is annotated": (lambda: dryrun(nn.Linear(3, 2)), TypeError, "Linear) needs a batch: pass what the "),
     "a missing argument": (lambda: dryrun(nn.Bilinear(3, 3, 2), X), TypeError, MISSING),
     "no model": (lambda: dryrun(F.relu, X), TypeError, "dryrun takes an nn.Module, not a function: write a "),
+    "no batch": (lambda: dryrun(Net(), 3), TypeError, "dryrun: `batch` is an int: pass a tensor, a tuple of "),
     "a lazy model": (lambda: dryrun(nn.LazyLinear(3), X), TypeError, "parameter weight of LazyLinear has no shape yet"),
     "no dtypes": (lambda: dryrun(Net(), X, dtype=32), TypeError, "dtype takes a dtype such as torch.bfloat16"),
     "no dtype": (lambda: dryrun(Net(), X, dtype=[]), ValueError, "dtype is empty: name at least one of bfloat16, "),

@@ -468,6 +468,11 @@ def a_report():
     join(f(2), f(2, dtype=F64))
 
 
+@says("warn")
+def a_report_of_what_the_default_rule_does_not_cast():
+    dtypeguard.check(torch.ones(2, dtype=torch.int64), Bool[Tensor, "n"], name="x")
+
+
 @says()
 def torch_s_own_error():
     guard(Net(), skip_args=("x",))(f(1, 2, dtype=F64))

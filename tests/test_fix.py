@@ -273,7 +273,7 @@ def test_a_file_keeps_its_mode(tmp_path):
 
 
 def test_edits_of_a_running_audit_are_refused():
-    with dtypeguard.audit() as report, pytest.raises(RuntimeError, match="still running"):
+    with dtypeguard.audit() as report, pytest.raises(RuntimeError, match="still running: read edits after the block"):
         report.edits  # noqa: B018
 
 

@@ -391,6 +391,15 @@ def test_sarif_carries_fixes_and_github_suggestions(tmp_path):
     assert "%0A```suggestion%0Ax = x.half()%0A```" in shown
 
 
+def test_mere_information_is_clean(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import torch\n\nx = torch.ones(3)\nw = torch.ones(3, dtype=torch.float64)\n"
+        "print((x * w).float().sum().item())\n"
+    )
+    done = audit(tmp_path, "--fix", "train.py")
+    assert done.stdout.splitlines()[:2] == ["3.0", "Clean; 1 info not shown"]
+
+
 def test_the_summary_counts_each_finding_once(tmp_path):
     (tmp_path / "train.py").write_text(
         "import torch\n\nx = torch.full((4,), 300.0)\nx.half()\ny = x.half()\nprint((y * y).max().item())\n"

@@ -811,6 +811,16 @@ NAMES = "use fp8, fp8:row, fp8:block, mxfp8, mxfp6, mxfp4, nvfp4, int8, int4, tf
             "to_recipe('bnb'): the tool must be one of torchao",
         ),
         (
+            lambda: compare(MODEL, X, format="mxfp8").keep(0.5).to_recipe(None),
+            ValueError,
+            "to_recipe(None): the tool must be one of torchao",
+        ),
+        (
+            lambda: compare(MODEL, X, format="mxfp8").keep(0.5).remove(3),
+            TypeError,
+            "remove takes an nn.Module, not an int",
+        ),
+        (
             lambda: compare(Nothing(), X, format="mxfp8"),
             CompareError,
             "the model returns no tensors, so there is nothing to compare: put it into a module that makes a tensor",

@@ -318,6 +318,8 @@ MISSING = {
     "guard: cannot read state='gone.st'": lambda: dtypeguard.guard(nn.Linear(2, 2), state="gone.st"),
     "manifest: cannot read model='gone.st'": lambda: dtypeguard.manifest(pathlib.Path("gone.st")),
     "manifest.load: cannot read path='gone.st'": lambda: dtypeguard.manifest.load("gone.st"),
+    "manifest.check: cannot read model='gone.st'": lambda: dtypeguard.manifest(nn.Linear(2, 2)).check("gone.st"),
+    "manifest.diff: cannot read other='gone.st'": lambda: dtypeguard.manifest(nn.Linear(2, 2)).diff("gone.st"),
     "diff: cannot read a='gone.st'": lambda: dtypeguard.diff("gone.st", nn.Linear(2, 2), torch.ones(1, 2)),
 }
 
@@ -402,6 +404,6 @@ def test_a_test_compares_with_a_committed_file(pytester):
     run(passed=2)
     path.write_text("def test_number(dtype_manifest):\n    dtype_manifest(5)")
     for option in ((), ("--dtypeguard-update",)):
-        run(*option, failed=1).stdout.fnmatch_lines(["*TypeError: int is neither a model nor a mapping of tensors*"])
+        run(*option, failed=1).stdout.fnmatch_lines(["*TypeError: manifest takes a model or a mapping *, not an int*"])
     path.write_text(TEST.replace(', name="other"', ""))
     run("--dtypeguard-update", failed=2).stdout.fnmatch_lines(["*this test has a manifest of that name already*"])

@@ -270,6 +270,7 @@ def test_an_array_of_the_right_dtype_is_converted_and_not_cast(name, family):
     with pytest.warns(CastWarning):
         assert str(of(family[Tensor, "n"])(array(name, 2)).dtype) == f"torch.{name}"
     assert casts()[0].from_dtype is casts()[0].to_dtype is getattr(torch, name)
+    assert casts()[0].what == "NumPy -> cpu"
 
 
 @pytest.mark.parametrize(

@@ -270,6 +270,19 @@ WRONG = {
     "dtype='half16'": (lambda: compare(LAYER, X, dtype="half16"), ValueError, "no dtype: did you mean 'float16'?"),
     "dtype=16": (lambda: compare(LAYER, X, dtype=16), TypeError, "dtype=16 (int) is no dtype"),
     "guard(dtype='int8')": (lambda: guard(LAYER, dtype="int8"), ValueError, "dtype='int8' is no floating dtype"),
+    "audit(values='True')": (lambda: audit(values="True"), ValueError, "not values='True'"),
+    "report.show(3)": (lambda: audit(LAYER, X).show(3), TypeError, "show: file=3 is no open file: pass sys.stderr"),
+    "report.save_baseline(3)": (
+        lambda: audit(LAYER, X).save_baseline(3), TypeError,
+        "path must be the name of a file, 'baseline.json' for example, not int"
+    ),
+    "report.assert_clean(baseline=3)": (
+        lambda: audit(LAYER, X).assert_clean(baseline=3), TypeError,
+        "baseline must be the name of a file, 'baseline.json' for example, not int"
+    ),
+    "manifest.load(3)": (
+        lambda: manifest.load(3), TypeError, "path must be the name of a file, 'dtypes.lock' for example, not int"
+    ),
 }  # fmt: skip
 
 

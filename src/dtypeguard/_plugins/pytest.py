@@ -354,7 +354,7 @@ def _count(item: pytest.Item) -> None:
 def _row(record: "CastRecord") -> Row:
     moved = record.from_device != record.to_device
     sides = ((record.from_dtype, record.from_device), (record.to_dtype, record.to_device))
-    old, new = (f"{dtype}".removeprefix("torch.") + f" on {device}" * moved for dtype, device in sides)
+    old, new = (f"{dtype}".removeprefix("torch.") + f" on {device or 'NumPy'}" * moved for dtype, device in sides)
     return record.function, record.argument, old, new, str(record.site)
 
 

@@ -89,6 +89,7 @@ class Optimizers:
             return None
         names = Known(audit, optimizer)
         watched = WatchedOptimizer(optimizer, self._title(optimizer), names, add_to(audit), hooks=0)
+        watched.since = audit.lineage.since
         met = self._met[id(optimizer)] = Met(weakref.ref(optimizer), watched, names, early)
         self._once.update((id(parameter), weakref.ref(parameter)) for parameter in parameters_of(optimizer))
         return met

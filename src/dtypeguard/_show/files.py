@@ -17,6 +17,17 @@ def as_json(data: dict[str, Any], path: str | os.PathLike[str] | None) -> str:
     return text
 
 
+def named(path: Any, example: str, option: str = "path") -> str | os.PathLike[str]:
+    """The name of a file, as an option has it.
+
+    Raises:
+        TypeError: for what is no path.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"{option} must be the name of a file, {example!r} for example, not {type(path).__name__}")
+    return path
+
+
 def write(path: str | os.PathLike[str], content: str | bytes, example: str = "report.txt") -> None:
     """Write a text or bytes, all or nothing: an old file stays as it is until the new one is complete.
 
@@ -29,9 +40,7 @@ def write(path: str | os.PathLike[str], content: str | bytes, example: str = "re
         OSError: where it cannot be written.
         TypeError: for what is no path.
     """
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"path must be the name of a file, {example!r} for example, not {type(path).__name__}")
-    file = Path(os.path.realpath(path))  # a link stays one
+    file = Path(os.path.realpath(named(path, example)))  # a link stays one
     data = content.encode("utf-8") if isinstance(content, str) else content
     if file.is_dir():
         inside = os.path.join(path, example)

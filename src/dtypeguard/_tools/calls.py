@@ -112,11 +112,12 @@ def _mapped(value: Any, path: Path, change: Change, known: dict[Any, tuple[Tenso
     return value
 
 
-def call_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def call_of(batch: Any, tool: str, name: str = "batch", more: str = "") -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments that a batch stands for: everywhere the same.
 
     A dict is keyword arguments, a tuple positional ones; a named tuple is one argument, like a tensor. `(value,)` is
-    one argument, whatever the value is.
+    one argument, whatever the value is. `name` and `more` are for the error: what it is called, and what the tool takes
+    too.
 
     Raises:
         TypeError: if it is no tensor, no tuple and no dict.
@@ -129,10 +130,9 @@ def call_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return batch, {}
     if isinstance(batch, Tensor | tuple):  # such as a PackedSequence
         return (batch,), {}
-    given = f"={batch!r} is" if isinstance(batch, int | float | str) else f" is {kind_of(batch)},"
     raise TypeError(
-        f"batch{given} no tensor, no tuple of positional and no dict of keyword arguments, and no callable "
-        "that gives one of these: write batch=(value,)"
+        f"{tool}: `{name}` is {kind_of(batch)}: pass a tensor, a tuple of arguments or a dict of keyword "
+        f"arguments{more}; (value,) for one argument of another kind"
     )
 
 
@@ -160,7 +160,7 @@ def inputs_of(tool: str, root: nn.Module, batch: Any) -> Inputs:
     Raises:
         TypeError: it is no batch, or the forward does not take it.
     """
-    signature, (args, kwargs) = inspect.signature(root.forward), call_of(batch)
+    signature, (args, kwargs) = inspect.signature(root.forward), call_of(batch, tool)
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:

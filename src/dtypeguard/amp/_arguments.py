@@ -6,12 +6,18 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from .._core.base.options import kind_of
+from .._engine.watch.rule import select
+
+WATCHED = ("DG3", "DG4")  # the families that a watch looks for
+
 
 def models_of(model: Any) -> list[nn.Module]:
     models = _several(model, nn.Module)
     for one in models:
         if not isinstance(one, nn.Module):
-            raise TypeError(f"model must be an nn.Module, or several, not {_kind_of(one)} (model, optimizer, scaler)")
+            told = f"watch takes an nn.Module as model, or several, not {kind_of(one)}"
+            raise TypeError(f"{told} (model, optimizer, scaler)")
     if not any(parameter.requires_grad for one in models for parameter in one.parameters()):
         names = ", ".join(type(one).__name__ for one in models) or "an empty collection"
         raise ValueError(f"model has no trainable parameters: {names}")
@@ -24,17 +30,13 @@ def _several(given: Any, kind: type) -> list[Any]:
     return [given] if one else list(given)
 
 
-def _kind_of(value: Any) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
-
-
 def optimizers_of(optimizer: Any) -> list[Optimizer]:
     optimizers: list[Optimizer] = []
     for one in _several(optimizer, Optimizer):
         while not _is_optimizer(one) and isinstance(getattr(one, "optimizer", None), Optimizer):
             one = one.optimizer
         if not isinstance(one, Optimizer):
-            raise TypeError(f"optimizer must be a torch.optim.Optimizer, or several, not {_kind_of(one)}")
+            raise TypeError(f"watch takes a torch.optim.Optimizer as optimizer, or several, not {kind_of(one)}")
         optimizers.append(one)
     if not optimizers:
         raise ValueError("optimizer is an empty collection: give at least one torch.optim.Optimizer")
@@ -44,6 +46,14 @@ def optimizers_of(optimizer: Any) -> list[Optimizer]:
 def _is_optimizer(optimizer: Any) -> bool:
     """Whether it is an optimizer itself, and no wrapper of one."""
     return isinstance(optimizer, Optimizer) and not isinstance(getattr(optimizer, "optimizer", None), Optimizer)
+
+
+def ignored(ids: Any) -> frozenset[str]:
+    """The rules that are left out, among those that a watch looks for."""
+    rules = select(ids)
+    if others := sorted(rule for rule in rules if not rule.startswith(WATCHED)):
+        raise ValueError(f"ignore: a watch looks for {' and '.join(WATCHED)}, and {others[0]} is a rule of audits")
+    return rules
 
 
 def check_steps(option: str, steps: Any) -> None:

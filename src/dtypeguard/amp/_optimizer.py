@@ -6,7 +6,7 @@ and then at every fiftieth.
 
 import dataclasses
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -48,6 +48,7 @@ class WatchedOptimizer:
         self.late = False  # gradients may change, or be left out, in this step
         self.past = False  # the last step went past the scaler, which DG312 tells: nobody has checked its gradients
         self.kept: dict[Any, Any] = {}  # what rules know from earlier steps
+        self.since: Callable[[Tensor], tuple[str, ...]] = lambda parameter: ()  # its conversion, where an audit saw it
         # Of gradients, else of parameters: of each, and the one that a whole group has.
         self._dtypes: list[tuple[list[torch.dtype], torch.dtype | None]] = []
         self._some: tuple[Any, ...] = ()  # dtypes of a few parameters, and of the state of one

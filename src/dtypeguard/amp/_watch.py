@@ -16,7 +16,7 @@ from .._core.base.config import Mode, ModeName, as_mode, written_in
 from .._core.base.options import explained, explained_as
 from .._engine.watch.events import tell
 from .._engine.watch.ledger import Ledger
-from .._engine.watch.rule import Finding, Rule, select
+from .._engine.watch.rule import Finding, Rule
 from .._show.fragment import badge, joined
 from .._show.report.causes import causes_of
 from .._show.report.cell import findings_parts
@@ -24,7 +24,7 @@ from .._show.report.findings import Report
 from .._show.result import Result
 from .._show.svg import Picture
 from .._show.text import number
-from ._arguments import check_steps, models_of, optimizers_of
+from ._arguments import check_steps, ignored, models_of, optimizers_of
 from ._average import WatchedAverage
 from ._history import History, moments_of
 from ._holdings import compare
@@ -117,7 +117,7 @@ def watch_from(
     if metrics is not None:
         check_steps("metrics", metrics)
     said = [key for other in list(_live) for key in other._already_told(models, optimizers, scaler)]
-    ledger = Ledger(as_mode(mode), select(ignore), file, said=said)
+    ledger = Ledger(as_mode(mode), ignored(ignore), file, said=said)
     handle = Watch(Names(models), optimizers, ledger, every, averaged, metrics)
     for other in list(_live):
         other._give_up(optimizers)

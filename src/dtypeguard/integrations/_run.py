@@ -15,12 +15,11 @@ from .._core.base.options import misspelt
 from .._core.doors.guard import guard, is_held, move_guards, unguard
 from .._core.doors.options import GuardOptions, read_options
 from .._core.repair.records import Casts, Mark, mark, since
-from .._engine.watch.rule import select
 from .._show.report.findings import Report
 from .._show.report.report import AuditReport
 from .._show.text import human, number
 from .._tools.audit.audit import Audit, audit
-from ..amp._arguments import check_steps
+from ..amp._arguments import check_steps, ignored
 from ..amp._metrics import Metrics
 from ..amp._watch import Watch, watch_from
 
@@ -168,7 +167,7 @@ def _check_watch(mode: Any = None, every: Any = 1, averaged: Any = None, metrics
     check_steps("every", every)
     if metrics is not None:
         check_steps("metrics", metrics)
-    select(ignore)
+    ignored(ignore)
 
 
 def _log_text(records: Casts) -> str:

@@ -148,7 +148,7 @@ class _Given:
         seed(0)
         with Seeded().on():
             given = batch() if callable(batch) else batch
-        args, kwargs = call_of(given)
+        args, kwargs = call_of(given, "check_module", more=", or a function that makes one")
         try:
             inputs = Inputs(bench.signature, args, kwargs).map(lambda _, tensor: leaf(tensor))
         except TypeError as error:

@@ -393,7 +393,9 @@ class mode:  # noqa: N801  (a context manager, named like a function)
             raise TypeError(f"mode takes one mode, and a rule by its name: write casting={more[0]!r}")
         for name in other:
             raise TypeError(f"mode: {misspelt(name, ['casting'])}")
-        self._mode = None if value is None and casting is not None else choose(Mode, value, "mode")
+        if value is None and casting is None:
+            raise ValueError("mode: give a mode, or casting=")
+        self._mode = as_mode(value)
         self._casting = None if casting is None else choose(Casting, casting, "casting")
         if not torch.compiler.is_compiling() and _is_statement(sys._getframe(1)):
             first = "" if self._mode is None else f", or call set_mode({self._mode.value!r}) for the whole process"

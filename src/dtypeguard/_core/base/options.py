@@ -117,11 +117,12 @@ def refuse_maker(tool: str, value: Any) -> None:
         raise TypeError(f"{tool} takes a model, not the function {value.__name__}: if it makes one, pass {made}")
 
 
-def refuse_no_module(tool: str, value: Any) -> None:
-    """A clear TypeError for what is no module."""
+def refuse_no_module(tool: str, value: Any, advice: str = "pass the nn.Module itself") -> None:
+    """A clear TypeError for what is no module; `advice` is for a function."""
     refuse_maker(tool, value)
     if not isinstance(value, torch.nn.Module):
-        raise TypeError(f"{tool} takes an nn.Module, not {kind_of(value)}")
+        told = f": {advice}" if callable(value) else ""
+        raise TypeError(f"{tool} takes an nn.Module, not {kind_of(value)}{told}")
 
 
 _DEVICES = ("cuda", "cpu", "mps", "xpu", "meta")

@@ -141,7 +141,7 @@ def report_dtype(
     such = f" {hint.partition('[')[0]}, such as" if family and anchor is None and target is not None else ""
     reason = f"{anchor.reason if anchor is not None else f'the annotation wants{such}'} {plain(expected)}"
     quantized = isinstance(value, Tensor) and value.is_quantized
-    lenient = 'mode="lenient", ' if call.mode is Mode.STRICT else ""
+    lenient = "" if call.mode is Mode.LENIENT else 'mode="lenient", '
     scaled = ", scaled as the model expects" if call.contract.anchor == "self" and not call.leaving else ""
     x = "{x}" + ".dequantize()" * quantized
     fix = _advice(x, source, target, isinstance(value, Tensor), allowed, lenient, scaled)

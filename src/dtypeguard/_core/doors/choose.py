@@ -8,7 +8,7 @@ from torch import nn
 
 from ..base.dtypes import FLOATING, TABLE, Kind, name_of
 from ..base.frames import TORCH
-from ..base.options import kind_of, refuse_maker
+from ..base.options import refuse_no_module
 from ..contract.anchor import LAZY, WIDER, floating, is_ready, own_parameters, quiet
 from ..contract.hints import annotations_of
 from ..wrap.build import signed
@@ -132,10 +132,7 @@ def has_forward(module: nn.Module) -> bool:
 
 def refuse(model: Any, name: str = "guard") -> None:
     """A clear TypeError for what cannot be guarded; `name` is the function that was called."""
-    refuse_maker(name, model)
-    if not isinstance(model, nn.Module):
-        advice = "decorate functions with dtypeguard.enforce" if callable(model) else "pass the nn.Module itself"
-        raise TypeError(f"{name} takes an nn.Module, not {kind_of(model)}: {advice}")
+    refuse_no_module(name, model, "decorate functions with dtypeguard.enforce")
     if isinstance(model, torch.jit.ScriptModule):
         raise TypeError(
             f"{type(model).__name__} is compiled by TorchScript: guard the model before jit.script or trace"

@@ -44,8 +44,8 @@ class CastRecord(Row):
 
     @property
     def what(self) -> str:
-        """What was made of it: `float64 -> float32, cpu -> cuda:0`."""
-        pairs = ((self.from_dtype, self.to_dtype), (self.from_device, self.to_device))
+        """What was made of it: `float64 -> float32, cpu -> cuda:0`; `NumPy -> cpu` of an array."""
+        pairs = ((self.from_dtype, self.to_dtype), (self.from_device or "NumPy", self.to_device))
         return ", ".join(f"{plain(old)} -> {plain(new)}" for old, new in pairs if old != new and new is not None)
 
     def __str__(self) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from ..._show.files import write
+from ..._show.files import named, write
 from ..base.dtypes import BY_NAME
 from ..base.pyproject import near
 from .patterns import fewest, folded, kind_of, matcher, natural, unfolded
@@ -168,7 +168,7 @@ def load(path: str | os.PathLike[str]) -> Contents:
         ValueError: it is no manifest.
     """
     try:
-        text = Path(path).read_text("utf-8")
+        text = Path(named(path, "dtypes.lock")).read_text("utf-8")
     except UnicodeDecodeError:
         raise ValueError(f"{os.fspath(path)} is no manifest: it is no text") from None
     return parsed(text, os.fspath(path))
@@ -189,7 +189,7 @@ def save(contents: Contents, reading: Reading | None, path: str | os.PathLike[st
         lines = {name: _as_written(name, rows, old, reading) for name, rows in contents.lines.items()}
         contents = dataclasses.replace(contents, lines=lines)
     if old is None or old.facts() != contents.facts():
-        write(path, written(contents, "" if old is None else old.text))
+        write(path, written(contents, "" if old is None else old.text), "dtypes.lock")
 
 
 def _as_written(section: str, lines: list[tuple[str, Held]], old: Contents, reading: Reading) -> list[tuple[str, Held]]:

@@ -78,7 +78,7 @@ def refuse_no_state(subject: Any) -> None:
     """A clear TypeError for what cannot be read."""
     refuse_maker("manifest", subject)
     if not isinstance(subject, nn.Module | Mapping):
-        raise TypeError(f"{type(subject).__name__} is neither a model nor a mapping of tensors, as a state_dict is")
+        raise TypeError(f"manifest takes a model or a mapping of tensors, as a state_dict is, not {kind_of(subject)}")
 
 
 def read(subject: Any, optimizer: Any = None, shapes: bool = False, devices: bool = False) -> Reading:

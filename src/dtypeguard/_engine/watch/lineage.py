@@ -265,6 +265,11 @@ class Lineage:
         node = self.get(tensor)
         return () if node is None else node.line()
 
+    def since(self, parameter: Tensor) -> tuple[str, ...]:
+        """The line that has converted the module of a parameter, if that was seen."""
+        node = self.get(parameter)
+        return () if node is None or node.conversion is None else node.line()
+
     def _sweep(self) -> None:
         known = self._of
         for key in [key for key, (ref, _) in list(known.items()) if ref() is None]:

@@ -21,7 +21,7 @@ def find(rule: Rule, key: str, group: Group) -> None:
         lost = [p for p in lost if any(_keeps_in(p.dtype, state) for state in watched.state_of(p).values())]
     if lost:
         facts = {"key": key, "value": value, "found": plain(lost[0].dtype)}
-        group.add(rule, facts, lost, from_dtype=lost[0].dtype)
+        group.add(rule, facts, lost, from_dtype=lost[0].dtype, origin=watched.since(lost[0]))
 
 
 @functools.cache

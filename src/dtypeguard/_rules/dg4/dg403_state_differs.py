@@ -23,6 +23,7 @@ RULE = Rule(
         'was. The next step fails with "expected dtype float for `end` but got dtype c10::Half", or mixes '
         "dtypes in silence."
     ),
+    at_birth=True,
     unsafe=("optimizer_last", "state_like_parameters"),
     sampled=True,
     sources=("https://github.com/pytorch/pytorch/issues/7844",),
@@ -51,5 +52,8 @@ def compare(group: Group) -> None:
         parameters, names, values = zip(*entries, strict=True)
         keys = ", ".join(dict.fromkeys(f"`{key}`" for key in names))
         facts = {"keys": keys, "found": found, "expected": expected}
-        dtypes = {"from_dtype": values[0].dtype, "to_dtype": parameters[0].dtype}
-        group.add(RULE, facts, parameters, kind=f"{found} {expected}", **dtypes)
+        was, now = values[0].dtype, parameters[0].dtype
+        origin = watched.since(parameters[0]) if was is not now else ()
+        group.add(
+            RULE, facts, parameters, kind=f"{found} {expected}", from_dtype=was, to_dtype=now, origin=origin
+        )  # fmt: skip

@@ -16,6 +16,7 @@ RULE = Rule(
         "Adam divides by `sqrt(v) + eps`. In float16 1e-8 is 0, and squares of gradients below 2e-4 are 0 "
         "too: the first step divides by zero, and weights become inf or NaN."
     ),
+    at_birth=True,
     unsafe=("float32_parameters", "larger_eps"),
     sampled=True,
     sources=("https://github.com/pytorch/pytorch/issues/8860",),

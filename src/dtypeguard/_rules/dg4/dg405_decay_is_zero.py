@@ -13,6 +13,7 @@ RULE = Rule(
     says="{key}={value:g} is 0 in {found}, the dtype of {names}",
     fix="keep the parameters in float32 (autocast instead of `.half()`), or use a larger weight decay",
     why="What is zero in the parameter's dtype decays nothing.",
+    at_birth=True,
     unsafe=("float32_parameters",),
     sampled=True,
     sources=("https://docs.pytorch.org/docs/stable/optim.html",),

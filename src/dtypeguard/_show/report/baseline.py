@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from ..._core.base.frames import installed
 from ..._engine.watch.rule import Finding
-from ..files import write
+from ..files import named, write
 
 SCHEMA = 1
 # A finding in the file, by the name that it has in a report's dict.
@@ -55,8 +55,9 @@ def load(path: str | os.PathLike[str], writes: str = "--write-baseline") -> Base
     Raises:
         FileNotFoundError: where there is none.
         ValueError: for a file that is no baseline, or one of another version.
+        TypeError: for what is no path.
     """
-    file = _absolute(path)
+    file = _absolute(named(path, "baseline.json", "baseline"))
     try:
         data = json.loads(file.read_bytes())
     except FileNotFoundError:
@@ -86,8 +87,9 @@ def save(findings: Iterable[Any], path: str | os.PathLike[str]) -> Path:
 
     Raises:
         OSError: where it cannot be written.
+        TypeError: for what is no path.
     """
-    file = _absolute(path)
+    file = _absolute(named(path, "baseline.json"))
     write_rows(rows_of(findings, file), file)
     return file
 

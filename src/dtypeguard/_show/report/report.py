@@ -217,14 +217,14 @@ class AuditReport(Drawn, Generic[R]):
         >>> report.assert_clean()
         """
         __tracebackhide__ = True
-        self._over("assert_clean")
+        self._over("call assert_clean()")
         self._judge(ignore, baseline, fail_on)
 
-    def _over(self, name: str) -> None:
+    def _over(self, what: str) -> None:
         """What is harmless, and what is not, is known when the audit has ended."""
         __tracebackhide__ = True
         if self._recorder.running:
-            raise RuntimeError(f"the audit is still running: call {name}() after the block")
+            raise RuntimeError(f"the audit is still running: {what} after the block")
 
     def _judge(
         self,
@@ -255,7 +255,7 @@ class AuditReport(Drawn, Generic[R]):
             RuntimeError: if the audit is still running.
             ImportError: without libcst (`pip install 'dtypeguard[fix]'`).
         """
-        self._over("edits")
+        self._over("read edits")
         if self._edits is None:
             self._edits = [] if self._unproven is None else self._unproven(self)
         return self._edits
@@ -291,7 +291,7 @@ class AuditReport(Drawn, Generic[R]):
             RuntimeError: if the audit is still running.
             OSError: the file cannot be written.
         """
-        self._over("save_baseline")
+        self._over("call save_baseline()")
         save(self.findings, path)
 
     # ------------------------------------------------------------ as data
@@ -375,7 +375,12 @@ class AuditReport(Drawn, Generic[R]):
 
         Args:
             file: where to print it; standard output by default.
+
+        Raises:
+            TypeError: `file` is no open file.
         """
+        if file is not None and not hasattr(file, "write"):
+            raise TypeError(f"show: file={file!r} is no open file: pass sys.stderr, for example")
         file = file or sys.stdout
         print(self._text(Style.of(file)), file=file)
 
@@ -426,7 +431,9 @@ class AuditReport(Drawn, Generic[R]):
         over = not self._recorder.running
         said = self._verdict(changes, causes)
         lines = [*verdict_lines(said, changes, style), ""] if causes and over else []
-        lines += [*paragraphs(causes, style), ""] if causes else [self._nothing(hidden, fixed), ""]
+        mere = hidden and not fixed and not changes_of(hidden)
+        nothing = f"{self._verdict([], hidden)} not shown" if mere else self._nothing(hidden, fixed)
+        lines += [*paragraphs(causes, style), ""] if causes else [nothing, ""]
         if casts and (table := [*cast_lines(self.casts, style)]):
             lines += [*table, ""]
         return "\n".join([*lines, *self._remarks(style), self._summary(causes, hidden, causes_of(fixed))])

@@ -11,7 +11,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from ..._core.base import errors as _errors
-from ..._core.base.options import misspelt
+from ..._core.base.options import indefinite, kind_of, misspelt
 from ..._core.base.patches import to_the_end
 from ..._core.base.progress import task
 from ..._engine.values.engine import RANGE, Values
@@ -236,7 +236,7 @@ def audit(*args: Any, **kwargs: Any) -> Any:
             "`with audit():`"
         )
     if len(args) == 2 and isinstance(args[0], nn.Module) and _is_batch(args[1]) and not kwargs:
-        return _call(args[0], *call_of(args[1]), recorder, args[:1])
+        return _call(args[0], *call_of(args[1], "audit"), recorder, args[:1])
     if len(args) == 2 and isinstance(args[1], list) and any(map(_is_batch, args[1])):
         raise TypeError(
             "audit: `batch` is of type list: pass one batch, which is a tensor, a tuple of arguments or a dict of "
@@ -272,21 +272,21 @@ def _recorder(
     select: Any = None, ignore: Any = (), values: Any = None, every: Any = None, source: Any = None, omit: Any = None
 ) -> Recorder:
     recorder = Recorder(Findings(Selection.read(select, ignore, source=source, omit=omit)), Watching)
-    values = values.lower() if isinstance(values, str) else values
-    if not (values is None or isinstance(values, bool) or values == RANGE):
+    kind = values.lower() if isinstance(values, str) else values
+    if not (kind is None or isinstance(kind, bool) or kind == RANGE):
         raise ValueError(
             f"audit takes values=True (each operation runs once more in a wider dtype), values={RANGE!r} (only values "
             f"that are not finite) or values=None (the default), not values={values!r}"
         )
-    if values:
-        recorder.values = Values(recorder, values)
+    if kind:
+        recorder.values = Values(recorder, kind)
     if every is not None:
         if every != POWERS and not (isinstance(every, int) and not isinstance(every, bool) and every > 0):
             raise ValueError(
                 f"audit takes every={POWERS!r} (steps 1, 2, 4, 8 ... are looked at), a number of steps, or None (all), "
                 f"not every={every!r}"
             )
-        if not values:
+        if not kind:
             raise ValueError(f"audit(every={every!r}) says at which steps values are looked at: pass values=True too")
         recorder.steps = Steps(recorder, every)
     return recorder
@@ -327,9 +327,8 @@ def _several(what: Any, kind: type[Any], name: str) -> list[Any]:
     for one in several:
         if not isinstance(one, kind):
             hint = "" if name == "model" else "; to audit a call of a model: audit(model, batch)"
-            raise TypeError(
-                f"audit: {name} must be of type {kind.__name__}, or a list of such, not {type(one).__name__}{hint}"
-            )
+            what = "an nn.Module" if kind is nn.Module else indefinite(kind.__name__)
+            raise TypeError(f"audit takes {what} as {name}, or several, not {kind_of(one)}{hint}")
     return several
 
 

@@ -129,7 +129,7 @@ def _checked(name: str, batch: Any, lists: bool) -> Any:
     """A batch, if it is one."""
     for one in batch if lists and isinstance(batch, list) else [batch]:
         try:
-            call_of(one)
+            call_of(one, name)
         except TypeError:
             more = ", or a list of such batches" if lists else ""
             raise Usage(

@@ -61,13 +61,7 @@ def batches_of(batch: Any) -> list[Batch]:
 
 def batch_of(value: Any, tool: str, name: str = "batch", more: str = "") -> Batch:
     """One batch; raises TypeError, which names it, for what is none, and DeviceError for one without values."""
-    try:
-        given = Batch(*call_of(value), value)
-    except TypeError:
-        raise TypeError(
-            f"{tool}: `{name}` is of type {type(value).__name__}: pass a tensor, a tuple of arguments or a dict of "
-            f"keyword arguments{more}"
-        ) from None
+    given = Batch(*call_of(value, tool, name, more), value)
     check_values(tool, given.tensors())
     return given
 

@@ -12,7 +12,7 @@ from torch import nn
 from ..._core.base.dtypes import FLOATING, HALF, HalfName, LowName, dtype_of, name_of
 from ..._core.base.errors import CompareError, DeviceError
 from ..._core.base.modules import root_of
-from ..._core.base.options import explained, kind_of, refuse_maker
+from ..._core.base.options import explained, kind_of, refuse_no_module
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..audit.audit import audit
@@ -174,9 +174,7 @@ def _findings_of(subject: Subject, values: Any) -> list[Any]:
 def _subject(
     model: Any, batch: Any, dtype: Any, region: Any, formats: Any, loss: Any, attention: bool
 ) -> Subject:  # fmt: skip
-    refuse_maker("compare", model)
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"compare: `model` is {kind_of(model)}: pass an nn.Module")
+    refuse_no_module("compare", model, "write a module that calls it")
     given = {"dtype": dtype, "region": region, "format": formats}
     named = [name for name, value in given.items() if value is not None]
     if len(named) != 1:

@@ -110,6 +110,7 @@ class Placed(Drawn):
         >>> model is kept.remove(kept.apply(model))
         True
         """
+        refuse_no_module("remove", model)
         restore(root_of(model))
         return model
 

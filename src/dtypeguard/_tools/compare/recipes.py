@@ -41,7 +41,7 @@ def check_tool(tool: str) -> str:
     Raises:
         ValueError: if there is no such tool.
     """
-    key = re.sub("[-_]", "", tool.lower())
+    key = re.sub("[-_]", "", str(tool).lower())
     if key not in _TOOLS:
         legal = ", ".join(name for name, *_ in _TOOLS.values())
         meant = near(tool, [name for name, *_ in _TOOLS.values()])

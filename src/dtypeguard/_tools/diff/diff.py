@@ -273,5 +273,5 @@ def _program(name: str, value: Any, tool: str = "diff") -> Any:
     refuse_maker(tool, value)
     if not callable(value):
         other = ", or the path of a capture" * (tool == "diff")
-        raise TypeError(f"{tool}: {name} is {kind_of(value)}: pass a model or a function{other}")
+        raise TypeError(f"{tool} takes a model or a function{other} as {name}, not {kind_of(value)}")
     return value

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._core.base.modules import root_of
-from ..._core.base.options import kind_of, refuse_maker
+from ..._core.base.options import refuse_no_module
 from ..._core.contract.anchor import LAZY
 from ..._core.doors.guard import unguard
 from ..calls import Inputs
@@ -26,10 +26,7 @@ class Original:
 
     def __init__(self, model: Any) -> None:
         root = root_of(model)
-        refuse_maker("dryrun", root)
-        if not isinstance(root, nn.Module):
-            advice = "write a module that calls it" if callable(model) else "pass the nn.Module itself"
-            raise TypeError(f"dryrun takes an nn.Module, not {kind_of(model)}: {advice}")
+        refuse_no_module("dryrun", root, "write a module that calls it")
         if isinstance(root, torch.jit.ScriptModule):
             raise TypeError(
                 f"{type(root).__name__} is a ScriptModule, whose code is no Python: pass the model it is of"

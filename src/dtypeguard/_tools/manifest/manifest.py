@@ -89,9 +89,9 @@ class Manifest(Result):
           *  float32 -> float16 (4 tensors)
         ...
         """
-        found = self.diff(model, optimizer, batch=batch)
+        found = self._differences(model, optimizer, batch)
         if found:
-            raise state_error(found._found)
+            raise state_error(found)
 
     @explained_as("manifest.diff")
     def diff(self, other: Any, optimizer: Any = None, *, batch: Any = None) -> "StateDiff":
@@ -110,6 +110,9 @@ class Manifest(Result):
         dict differs from the manifest in 1 of 2 tensors
           bias  float32 -> float64
         """
+        return StateDiff(self._differences(other, optimizer, batch))
+
+    def _differences(self, other: Any, optimizer: Any, batch: Any) -> Differences:
         shapes, devices = map(self.contents.asks, ("shape", "device"))
         reading = _reading(other, optimizer, shapes, devices, self.contents)
         found = differences(self.contents, reading)
@@ -121,7 +124,7 @@ class Manifest(Result):
                     raise
             else:
                 found = differences(self.contents, reading)
-        return StateDiff(found)
+        return found
 
     def _data(self) -> dict[str, Any]:
         names = None if self.names is None else sorted(self.names)
