@@ -186,9 +186,9 @@ class DryrunTable(Drawn):
             if cell.region is not None and cell.modules and cell.parameters in (torch.float32, None) and _alike(cell):
                 groups = _grouped((_of_region(dtypes, cell), path) for path, dtypes in cell.modules.items())
                 alike.setdefault(tuple((names, *paths) for (names,), paths in groups), []).append(cell)
-        for groups, cells in alike.items():
+        for rows, cells in alike.items():
             regions = [dtype_title(cell.region) for cell in cells]
-            told = [(names.replace(_REGION, " / ".join(regions)), paths) for names, *paths in groups]
+            told = [(names.replace(_REGION, " / ".join(regions)), paths) for names, *paths in rows]
             every = [path.removeprefix(self.module).removeprefix(".") for path in cells[0].modules]
             width = max(len(names) for names, _ in told) + 2
             lines = []

@@ -138,8 +138,8 @@ def format_of(value: object) -> Format:
         raise TypeError(f"compare: format={value!r} is of type {kind}: pass a name, or a tuple of names")
     name, *options = str(value).removeprefix("torch.").lower().replace(" ", "").split(":")
     name = _ALIASES.get(name, name)
-    kind = next((option for option in options if f"{name}:{option}" in FORMATS), None)
-    if kind is not None:
+    kind = next((option for option in options if f"{name}:{option}" in FORMATS), "")
+    if kind:
         options.remove(kind)
         name = f"{name}:{kind}"
     row = FORMATS.get(name)
