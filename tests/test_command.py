@@ -936,7 +936,8 @@ def test_dryrun_prints_the_table_and_fails_where_a_dtype_is_refused(command, wri
     write("net.py", NET)
     status, out, err = command("dryrun", "net:Net", "--batch", "net:batch", "--html", "t.html", "--json", "t.json")
     assert (status, err) == (0, "")
-    assert out.startswith("Net: 48 cells, ")
+    assert re.match(r"Net in float32 on \w+: runs\n", out)
+    assert "\nNet: 48 cells, " in out
     assert "<td>" in Path("t.html").read_text()
     assert json.loads(Path("t.json").read_text())["module"] == "Net"
     asked = "dryrun", "net:Net", "--batch", "net:batch", "--require", "float32,bfloat16"

@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 import re
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -390,6 +391,16 @@ def test_a_layer_that_makes_the_next_one_float32_stands_below_it(place):
     assert abs(before.share) < 0.005
     assert before.saves > 0.9
     assert f"{cause.name} gets float32" in str(result).splitlines()[4]
+
+
+def test_a_row_without_room_for_its_line_takes_none_from_others():
+    layers, x = culprit("in the midst")
+    names = ("first", "act", "before_what_cancels", "what_cancels_digits", "after", "last")
+    model = nn.Sequential(OrderedDict(zip(names, layers, strict=True)))
+    result = compare(nn.Sequential(OrderedDict(body=model)), x, dtype=BF16)
+    rows = {row.split(" %")[-1].split()[0]: row for row in str(result).splitlines()[2:]}
+    assert rows["body.before_what_cancels"].endswith("gets float32")
+    assert re.search(r" test_compare.py:\d+$", rows["body.what_cancels_digits"])
 
 
 def test_what_is_kept_can_be_saved():

@@ -3,11 +3,13 @@
 import copy
 import gc
 import json
+import linecache
 import random
 import re
 import sys
 import time
 import weakref
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +92,7 @@ def test_a_refusal_names_the_line_the_operand_and_where_its_dtype_was_born():
 
 def test_cells_stand_below_the_reason_for_which_they_were_refused():
     text = str(dryrun(nn.Linear(3, 2), torch.ones(1, 3), dtype=[F32, F16, BF16], region=None, device="cpu"))
+    text = " ".join(text.split())
     assert re.search(r"6 cells: .* was refused, for example: mat1 and mat2 must have the same dtype, but got ", text)
 
 
@@ -397,6 +400,46 @@ def test_the_table_reads(request):
     text = str(table_of()).replace(torch.__version__, "VERSION")
     text = re.sub(r"test_dryrun.py:\d+", "test_dryrun.py:LINE", text)
     assert f"{text}\n" == (GOLDEN / "dryrun.txt").read_text()
+
+
+def test_the_answer_comes_first_and_float64_last():
+    text = str(table_of(region=None))
+    answers = dict.fromkeys(["float32", "float64"], "runs") | dict.fromkeys(["float16", "bfloat16"], "refused")
+    assert text.startswith("".join(f"Net in {name} on cpu: {status}\n" for name, status in answers.items()))
+    assert text.index("but got Half") < text.index("it mixes float64")
+    relu = str(dryrun(nn.ReLU(), X, device="cpu", dtype=[F16, F32], region=None))
+    assert relu.startswith("ReLU in float16 on cpu: runs\nReLU in float32 on cpu: runs\n\nReLU: 2 cells")
+
+
+def test_lines_fit_a_terminal_and_where_packages_are_installed_is_left_out(monkeypatch):
+    source = "def forward(self, x):\n    return self.layer(x @ torch.ones(x.shape[-1], x.shape[-1]))\n"
+    where, names = "/opt/some/where/lib/python3.12/site-packages/lib/net.py", {"torch": torch}
+    monkeypatch.setitem(linecache.cache, where, (len(source), None, source.splitlines(keepends=True), where))
+    exec(compile(source, where, "exec"), names)
+    table = dryrun(with_forward(names["forward"], 16), X, device="cpu")
+    assert "lib/net.py:2, in forward: " in str(table)
+    with pytest.raises(AssertionError) as info:
+        table.assert_runs(F16)
+    assert "lib/net.py:2, in forward: " in str(info.value)
+    for text in (str(table), str(info.value)):
+        assert "site-packages" not in text
+    assert max(map(len, str(table).partition("\n\n  runs")[2].splitlines())) <= 80
+
+
+def test_regions_in_which_modules_do_the_same_are_told_once():
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(2)), nn.LayerNorm(4))
+    text = str(dryrun(model, torch.ones(1, 4), dtype=F32, device="cpu"))
+    assert text.endswith(
+        "\n\nmodules under autocast float16 or bfloat16, float32 parameters\n"
+        "  float16 / bfloat16           0, 1\n"
+        "  float16 / bfloat16, float32  2"
+    )
+
+
+def test_the_first_of_many_modules_are_named():
+    model = nn.Sequential(OrderedDict((name, nn.Linear(4, 4)) for name in "abcdefghi"))
+    text = str(dryrun(model, torch.ones(1, 4), dtype=F32, region=BF16, device="cpu"))
+    assert text.endswith("  bfloat16  a, b, c, d, e, f, ... 3 more")
 
 
 def test_two_blocks_are_one_row():

@@ -92,10 +92,12 @@ CASES = [
      "unrecognized arguments: --dytpe (did you mean '--dtype'?)"),
     ("compare made:refuses --batch made:batch --dtype bfloat16", 2, "Refuses does not run in bfloat16"),
     ("compare made:model --dtype bfloat16", 2, f"{MISSING}, or have made:model return (model, batch)"),
-    ("dryrun made:refuses --batch made:batch --require float32", 0, None),
+    ("dryrun made:refuses --batch made:batch --require float32", 0,
+     "exit status 0: Refuses runs in float32, which --require names"),
     ("dryrun made:refuses --batch made:batch --require float32,bfloat16", 1,
      "Refuses does not run in bfloat16, which --require names"),
-    ("dryrun made:model --batch made:batch --device cpu --require bfloat16", 0, None),
+    ("dryrun made:model --batch made:batch --device cpu --require fp32,bfloat16", 0,
+     "exit status 0: Linear runs in fp32, bfloat16, which --require names"),
     ("dryrun made:model --batch made:batch --device gpu", 2, "--device gpu "),
     ("dryrun made:model --batch made:batch --device meta", 2, "--device meta: there are no kernels on meta"),
     ("dryrun made:gone --require float16 --dtype float32", 2,
@@ -238,7 +240,7 @@ def test_the_last_line_says_why(folder, capsys, line, status, why):
         last = out.splitlines()[-1].removeprefix("exit status 1: ")
         assert last == why or re.fullmatch(why, last)
     else:
-        assert "exit status" not in out + err
+        assert (out + err).count("exit status") == (why or "").count("exit status")
         assert why is None or out.splitlines()[-1] == why
 
 
@@ -264,6 +266,7 @@ def test_where_a_result_goes_is_said_alike_in_all_commands(folder, capsys, name)
     status, text = printed(*passes)
     assert (status, bool(text)) == (0, True)
     assert printed(*passes, "-q") == (0, "")
+    assert name != "dryrun" or printed(*passes, "--require", "bfloat16", "-q") == (0, "")
     assert printed(*passes, "-o", "result.txt") == (0, "")
     assert (folder / "result.txt").read_text().splitlines() == text.splitlines()
     assert json.loads(printed(*passes, "--json", "-")[1])["tool"] == "dtypeguard"

@@ -641,6 +641,23 @@ def test_a_model_with_formats_copies_pickles_and_keeps_its_state():
         assert torch.allclose(low(x), expected, atol=1e-6)
 
 
+def test_the_order_of_options_is_free():
+    x = batch(16)
+    assert compare(nn.Linear(64, 32), x, format="fp8:sr:row").by_format.keys() == {"fp8:row:sr"}
+
+
+def test_a_format_that_no_layer_goes_to_is_left_out_where_another_is_possible():
+    model, x = nn.Sequential(nn.Linear(8, 64), nn.GELU(), nn.Linear(64, 4)), batch(16, 8)
+    result = compare(model, x, format=("int4:128", "int8", "fp8"))
+    assert list(result.by_format) == ["int8"]
+    assert result.error == compare(model, x, format="int8").error
+    assert [note.partition(": 0")[0] for note in result.notes[:2]] == [
+        f"left out: no module of Sequential goes to {name}" for name in ("int4:128", "fp8")
+    ]
+    assert set(result.keep(bits=8.5).formats.values()) == {"int8"}
+    assert "note: left out: no module of Sequential goes to fp8: " in str(result)
+
+
 def test_so_many_bits_that_no_layer_goes_to_a_format_are_told():
     result = compare(nn.Linear(64, 32), batch(16), format="mxfp8")
     assert result.keep(bits=100).notes == (
@@ -744,6 +761,13 @@ NAMES = "use fp8, fp8:row, fp8:block, mxfp8, mxfp6, mxfp4, nvfp4, int8, int4, tf
             ValueError,
             "int4 has no option '5'; it takes sr, the size of its groups, 16 to 1024",
         ),
+        (
+            lambda: compare(MODEL, X, format="fp8:col"),
+            ValueError,
+            "fp8 has no option 'col'; it takes row, block, sr, e5m2",
+        ),
+        (lambda: compare(MODEL, X, format="fp8:ro"), ValueError, "fp8 has no option 'ro' (did you mean 'row'?); it"),
+        (lambda: compare(MODEL, X, format="fp8:row:x"), ValueError, "fp8:row has no option 'x'; it takes sr"),
         (lambda: compare(MODEL, X, format="tf32:sr"), ValueError, "tf32 has no option 'sr'; it takes none"),
         (lambda: compare(MODEL, X, format="mxfp8", dtype="bf16"), TypeError, "got dtype and format"),
         (lambda: compare(MODEL, X, dtype="bf16", attention=True), TypeError, "attention= is for format="),
@@ -754,6 +778,11 @@ NAMES = "use fp8, fp8:row, fp8:block, mxfp8, mxfp6, mxfp4, nvfp4, int8, int4, tf
         ),
         (
             lambda: compare(nn.Linear(64, 10), X, format="mxfp8"),
+            CompareError,
+            "no module of Linear goes to mxfp8: (the model itself) (10 outputs, ",
+        ),
+        (
+            lambda: compare(nn.Linear(64, 10), X, format=("mxfp8", "fp8")),
             CompareError,
             "no module of Linear goes to mxfp8: (the model itself) (10 outputs, ",
         ),

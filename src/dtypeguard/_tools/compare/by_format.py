@@ -164,6 +164,10 @@ class FormatComparison(Comparison):
         data = self.to_dict()
         return *parts_of(data, self.title), *parts_of_formats(data)
 
+    def _notes(self) -> Iterator[str]:
+        yield from (f"left out: {why}" for why in self._subject.impossible.values())
+        yield from super()._notes()
+
     def _kept_lines(self) -> Iterator[str]:
         """Other formats, what stays, gradients, and what was chosen."""
         for title, other in self.by_format.items():
@@ -366,7 +370,7 @@ def in_formats(subject: Formatted, found: Measured) -> FormatComparison:
         one = subject.of(to)
         others[to.name] = FormatComparison(one, measure(one, one.lowered), (), gradients_of(one, one.assigned(to)))
     first = subject.of(subject.formats[0])
-    first.runs = subject.runs
+    first.runs, first.impossible = subject.runs, subject.impossible
     return FormatComparison(first, found, (), gradients_of(first, first.assigned(first.formats[0])), others)
 
 

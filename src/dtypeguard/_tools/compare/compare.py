@@ -107,7 +107,7 @@ def compare(
 
     Raises:
         CompareError: if the model cannot run in the dtype, is in a narrower one, or returns no tensors; if no layer
-            goes to the format.
+            goes to a format.
         DeviceError: if a tensor of the batch is on another device than the model, or one of both is on meta.
         TypeError, ValueError: if an argument is of the wrong type, or no dtype to compare.
 

@@ -39,6 +39,7 @@ class Formatted(Subject):
         weights: of each module that has products with weights, in the order of their calls.
         stays: why a module computes as it is in any format, by its name.
         exact: the gradients of the model as it is, of each batch.
+        impossible: of several formats those that no module goes to, and why.
     """
 
     formats: Sequence[Format] = ()
@@ -54,6 +55,7 @@ class Formatted(Subject):
         self.weights: dict[str, Weights] = {}
         self.stays: dict[str, str] = {}
         self.exact: list[dict[str, Tensor]] = []
+        self.impossible: dict[str, str] = {}
         self._assigned: Mapping[str, Format] = {}
         self._scouted: list[Tensor] = []
 
@@ -69,7 +71,7 @@ class Formatted(Subject):
     def of(self, to: Format) -> "Formatted":
         """The same for one format; its runs are counted by themselves."""
         other = copy.copy(self)
-        other.formats, other.runs = (to,), 0
+        other.formats, other.runs, other.impossible = (to,), 0, {}
         other._assigned = other.assigned(to)
         return other
 
@@ -90,7 +92,7 @@ class Formatted(Subject):
         """Run the model as it is, to see which modules have products.
 
         Raises:
-            CompareError: if none has.
+            CompareError: if none has, or goes to a format.
         """
         model = self.copy()
         stack = Modules(model, doors=False)
@@ -112,7 +114,11 @@ class Formatted(Subject):
                 why = "; ".join(reasons(self.refusals(to), self.weights)) or NOTHING
                 if not all(map(native, self.model.parameters())):
                     why = "its weights are tensors of another class, as those that are quantized already"
-                raise CompareError(f"compare: no module of {type(self.model).__name__} goes to {to.name}: {why}")
+                self.impossible[to.name] = f"no module of {type(self.model).__name__} goes to {to.name}: {why}"
+        possible = [to for to in self.formats if to.name not in self.impossible]
+        if not possible or (self.attention and possible[0] is not self.formats[0]):  # whose format attention has
+            raise CompareError(f"compare: {next(iter(self.impossible.values()))}")
+        self.formats = possible
         self._assigned = self.assigned(self.formats[0])
 
     def refusals(self, to: Format) -> dict[str, str]:

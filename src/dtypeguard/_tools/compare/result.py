@@ -443,12 +443,12 @@ def _rows(result: Comparison) -> Iterator[str]:
         for layer in shown
     ]
     told.insert(0, ("saves", "share", "", "", ""))
-    saves, share_width, names, parts, place = (max(len(row[n]) for row in told) for n in range(5))
-    room = COLUMNS - saves - share_width - parts - place - 10
-    if names > room:  # a name that can be pasted is worth more than a line, which `lines` has
-        told = [(*row[:4], "") for row in told]
+    saves, share_width, names = (max(len(row[n]) for row in told) for n in range(3))
+    left = COLUMNS - saves - share_width - names - 10
+    parts = max((len(row[3]) for row in told if len(row[3] + row[4]) <= left), default=0)
     for saved, share, name, of, where in told:
-        named = f"{name:<{names}}  {of:<{parts}}  {where}"
+        room = left - len(where)  # a name that can be pasted is worth more than a line, which `lines` has
+        named = f"{name:<{names}}  {of:<{min(parts, max(room, 0))}}  {where if len(of) <= room else ''}"
         yield f"  {saved:>{saves}}  {share:>{share_width}}  {named}".rstrip()
     others = len(result.layers) - len(shown)
     if others:

@@ -42,7 +42,10 @@ def run(options: argparse.Namespace) -> int:
         except KeyError as error:  # the model has no parameters, so no cell has their dtype
             raise Usage(f"--require {name}: {error.args[0]}") from error
     names = f"{table.module} does not run in {', '.join(refused)}, which --require names"
-    return tell(options, table, "".join([names, *why]) if refused else "")
+    status = tell(options, table, "".join([names, *why]) if refused else "")
+    if options.require and not options.quiet:
+        print(f"exit status {status}: {table.module} runs in {', '.join(options.require)}, which --require names")
+    return status
 
 
 def _region(name: str) -> torch.dtype | None:

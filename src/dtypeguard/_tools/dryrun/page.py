@@ -39,6 +39,7 @@ def parts_of(found: Any, statuses: Mapping[Any, str]) -> tuple[Any, ...]:
     there, computed = {cell.status for cell in found}, (*found.computes(), *found.born())
     return (
         found.head(),
+        listed(found.answers()),
         folded("as a table", table("", head, rows)),
         listed(joined(badge(status, _KINDS[status]), text) for status, text in statuses.items() if status in there),
         *(folded(title, plain("\n".join(texts))) for title, texts in (*found.troubles(), *computed)),

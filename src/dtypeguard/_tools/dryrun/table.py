@@ -1,7 +1,6 @@
 """What `dryrun` found: a table of cells, to print, to ask, to keep, to look at."""
 
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -14,23 +13,24 @@ from ..._core.base.options import explained
 from ..._show.chips import short
 from ..._show.result import Drawn
 from ..._show.svg import Matrix
-from ..._show.text import first_few, modules_shown, number
+from ..._show.text import first_few, modules_shown, number, wrapped
 from ..formats.table import FORMATS
 from .cells import DryrunCell, Status
 
 Dtype = torch.dtype | FloatName | None
 # What became of a cell, and what the legend says.
 STATUSES: dict[Status, str] = {
-    "runs": "PyTorch computes it; the dtypes are those of the tensors that come out",
-    "repaired": "PyTorch refuses it; a guard in lenient mode would cast, and then it runs",
+    "runs": "PyTorch computes it; the dtypes are those of what comes out",
+    "repaired": "PyTorch refuses it; a guard in lenient mode casts, and it runs",
     "refused": "PyTorch refuses it, with a guard in lenient mode too",
     "unknown": "it depends on values that are not computed",
 }
-_TITLE, _COLUMNS = 20, 78  # columns of titles of a list, of its lines
+_COLUMNS = 78  # of the lines of a list
 _REASONS = 3  # of the refusals of an operation
-_NAMES = 12  # of modules
+_NAMES = 6  # of modules
+_REGION = "*"  # the dtype of the region
 _DTYPE = re.compile(r"\b(?:[Bb]?[Ff]loat(?:16|32|64)?|Half|Double|bf16|f16|f32|f64)\b")  # in what torch and we say
-_PACKAGES = re.compile(r"(?<= at )\S*[\\/](?:site|dist)-packages[\\/]")  # where they are installed says nothing
+_PACKAGES = re.compile(r"[^\s(`]*[\\/](?:site|dist)-packages[\\/]")  # where they are installed says nothing
 
 
 class DryrunTable(Drawn):
@@ -87,7 +87,7 @@ class DryrunTable(Drawn):
         cell = self[parameters, (parameters if inputs is None else inputs) if floating else None, region]
         if cell.status != "runs":
             rows = {"cell": f"{cell.title}, on {self.device}", "cast": "; ".join(cell.repairs)}
-            title = f"{self.module} does not run ({cell.status}): {cell.error}"
+            title = f"{self.module} does not run ({cell.status}): {_PACKAGES.sub('', cell.error or '')}"
             raise AssertionError(render(title, ((key, text) for key, text in rows.items() if text)))
 
     def _data(self) -> dict[str, Any]:
@@ -112,10 +112,23 @@ class DryrunTable(Drawn):
         return f"<dryrun: {self.head()}>"
 
     def __str__(self) -> str:
-        parts = [self.head(), *self._matrix(), *self._legend()]
+        answers = self.answers()
+        parts = [*answers, *[""] * bool(answers), self.head(), *self._matrix(), *self._legend()]
         for title, lines in (*self.troubles(), *self.computes(), *self.born()):
-            parts += ["", title, *(f"  {line}" for line in lines)]
+            parts += ["", *wrapped(title)]
+            for line in lines:
+                depth = len(line) - len(line.lstrip())
+                parts += wrapped(f"  {line}", " " * (depth + 8))
         return "\n".join(parts)
+
+    def answers(self) -> list[str]:
+        """For each dtype, what becomes of the model in it, without a region and with inputs of that dtype."""
+        none = all(cell.parameters is None for cell in self.cells)  # parameters, as in a loss
+        own = [cell for cell in self.cells if cell.region is None and (none or _alike(cell))]
+        if len(self) == 1 or not own:  # then the head has it, or nothing was asked
+            return []
+        told = ((dtype_title(cell.parameters or cell.inputs), cell.status) for cell in own)
+        return [f"{self.module} in {dtype} on {self.device}: {status}" for dtype, status in told]
 
     def head(self) -> str:
         """The module, whose kernels were asked, and how much was found."""
@@ -153,6 +166,7 @@ class DryrunTable(Drawn):
         """For each status but `runs`, the lines that are to blame, what is raised there, and what a guard casts."""
         for status in list(STATUSES)[1:]:
             cells = [cell for cell in self.cells if cell.status == status]
+            cells.sort(key=lambda cell: torch.float64 in (cell.parameters, cell.inputs))  # which few ask about
             lines = []
             for (refused,), found in _grouped((_refusal(cell)[0], cell) for cell in cells):
                 fixes = _fixes(found) if status == "refused" else []
@@ -163,25 +177,30 @@ class DryrunTable(Drawn):
                 elif len(fixes) == 1:  # which helps each cell
                     lines += _helps(fixes)
             if lines:
-                yield status, lines
+                yield status, [_PACKAGES.sub("", line) for line in lines]
 
     def computes(self) -> Iterator[tuple[str, list[str]]]:
         """For each autocast region, what the modules compute in with parameters and inputs of one dtype."""
-        own = [cell for cell in self.cells if cell.region is not None and cell.modules]
-        own = [
-            cell for cell in own if cell.parameters in (torch.float32, None) and cell.inputs in (cell.parameters, None)
-        ]
-        for cell in own:
-            names = {path: path.removeprefix(self.module).removeprefix(".") for path in cell.modules}
+        alike: dict[tuple[Any, ...], list[DryrunCell]] = {}
+        for cell in self.cells:
+            if cell.region is not None and cell.modules and cell.parameters in (torch.float32, None) and _alike(cell):
+                groups = _grouped((_of_region(dtypes, cell), path) for path, dtypes in cell.modules.items())
+                alike.setdefault(tuple((names, *paths) for (names,), paths in groups), []).append(cell)
+        for rows, cells in alike.items():
+            regions = [dtype_title(cell.region) for cell in cells]
+            told = [(names.replace(_REGION, " / ".join(regions)), paths) for names, *paths in rows]
+            every = [path.removeprefix(self.module).removeprefix(".") for path in cells[0].modules]
+            width = max(len(names) for names, _ in told) + 2
             lines = []
-            for (dtypes,), found in _grouped((dtypes, names[path]) for path, dtypes in cell.modules.items()):
-                shown = first_few(modules_shown(found, names.values()), _NAMES)
-                lines += _folded(", ".join(map(name_of, dtypes)), shown)
-            yield f"modules under autocast {dtype_title(cell.region)}, {dtype_title(cell.parameters)} parameters", lines
+            for names, paths in told:
+                own = [path.removeprefix(self.module).removeprefix(".") for path in paths]
+                shown = first_few(modules_shown(own, every), _NAMES)
+                lines += wrapped(f"{names:<{width}}{', '.join(shown)}", " " * width, _COLUMNS)
+            yield f"modules under autocast {' or '.join(regions)}, {dtype_title(cells[0].parameters)} parameters", lines
 
     def born(self) -> Iterator[tuple[str, list[str]]]:
         """By the dtypes of parameters, the lines at which other dtypes are born, without autocast."""
-        cells = [c for c in self.cells if c.region is None and c.births and c.inputs in (c.parameters, None)]
+        cells = [c for c in self.cells if c.region is None and c.births and _alike(c)]
         dtypes: dict[str, list[str]] = {}
         for cell in cells:
             for birth in cell.births:
@@ -204,6 +223,16 @@ def outputs(cell: DryrunCell) -> str:
 
 def _key(cell: DryrunCell) -> tuple[torch.dtype | None, ...]:
     return cell.parameters, cell.inputs, cell.region
+
+
+def _alike(cell: DryrunCell) -> bool:
+    """Whether inputs have the dtype of the parameters, or none."""
+    return cell.inputs in (cell.parameters, None)
+
+
+def _of_region(dtypes: Iterable[torch.dtype], cell: DryrunCell) -> str:
+    """Names of dtypes, with a sign for that of the region, as regions of two dtypes often do the same."""
+    return ", ".join(_REGION if dtype is cell.region else name_of(dtype) for dtype in dtypes)
 
 
 def _refusal(cell: DryrunCell) -> tuple[str, str]:
@@ -263,15 +292,6 @@ def _dtype(value: Any) -> torch.dtype | None:
 
 def _listed(dtypes: Iterable[torch.dtype | None]) -> str:
     return ", ".join(dtype_title(dtype, "None") for dtype in dtypes)
-
-
-def _folded(title: str, names: list[str]) -> list[str]:
-    """Modules beside a title, in lines of a terminal's width."""
-    first, indent = f"{title:<{_TITLE}}", " " * _TITLE
-    return textwrap.wrap(
-        ", ".join(names), _COLUMNS, initial_indent=first, subsequent_indent=indent,
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
 
 
 def _grouped(rows: Iterable[tuple[Any, ...]]) -> list[tuple[tuple[Any, ...], list[Any]]]:

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from ..._core.base.pyproject import near
+
 
 @dataclass(frozen=True, slots=True)
 class Element:
@@ -136,8 +138,10 @@ def format_of(value: object) -> Format:
         raise TypeError(f"compare: format={value!r} is of type {kind}: pass a name, or a tuple of names")
     name, *options = str(value).removeprefix("torch.").lower().replace(" ", "").split(":")
     name = _ALIASES.get(name, name)
-    if options and f"{name}:{options[0]}" in FORMATS:
-        name = f"{name}:{options.pop(0)}"
+    kind = next((option for option in options if f"{name}:{option}" in FORMATS), "")
+    if kind:
+        options.remove(kind)
+        name = f"{name}:{kind}"
     row = FORMATS.get(name)
     if row is None:
         near = [_MEANT[name]] if name in _MEANT else difflib.get_close_matches(name, FORMATS, 1)
@@ -158,8 +162,10 @@ def _with_option(row: Format, option: str, value: str) -> Format:
     grouped = row.element is _INT4
     if grouped and option.isdecimal() and int(option) in _GROUPS:
         return replace(row, block=(1, int(option)), multiple=int(option))
-    legal = [key for key, (_, takes) in _OPTIONS.items() if takes(row)]
+    legal = [key.removeprefix(f"{row.name}:") for key in FORMATS if key.startswith(f"{row.name}:")]
+    legal += [key for key, (_, takes) in _OPTIONS.items() if takes(row)]
+    meant = near(option, legal)
     legal += [f"the size of its groups, {_GROUPS[0]} to {_GROUPS[-1]}"] if grouped else []
     raise ValueError(
-        f"compare: format={value!r}: {row.name} has no option {option!r}; it takes {', '.join(legal) or 'none'}"
+        f"compare: format={value!r}: {row.name} has no option {option!r}{meant}; it takes {', '.join(legal) or 'none'}"
     )
