@@ -91,7 +91,7 @@ class Node:
     @property
     def conversion(self) -> "Node | None":
         """Of a parameter or buffer, the line that has converted its module, if that was seen."""
-        return next(iter(self.parents), None) if self.named else None
+        return next((one for one in self.parents if self.named and one.op.startswith(CONVERTED)), None)
 
     def __str__(self) -> str:
         if self.named:
@@ -146,7 +146,7 @@ class Node:
         if node.op == FIRST:
             how, edit = "first seen", False
         if node.named:  # by a conversion of its module, if that was seen
-            node, how = node.conversion or node, "since"
+            node, how = next(iter(node.parents), node), "since"
         return None if node.named else Step(str(node), node.site, f"{name_of(self.dtype)} {how} here", edit)
 
     def target(self) -> tuple[str, ...]:
