@@ -82,7 +82,9 @@ def flipped(row: Row, audit: Recorder) -> None:
             before = before or compute(far)
         if lost is not None:
             before = compute(lost, "it makes roundings large")
-        advice, earlier = integers or before or _computed(row), integers is None and before is not None
+        advice, earlier = before or _computed(row), before is not None
+        if integers is not None:
+            advice, earlier = integers
     cast, severity = row.rounded(), None
     if not sure:
         if cast is not None and cast.name == "_to_copy" and cast is row.parent:  # it was wide one line before
@@ -117,11 +119,11 @@ def _computed(row: Row) -> str:
     return f"`.round()` before the cast, where whole numbers are meant; else compute in {wide_of(row)} what is cast"
 
 
-def _integers(row: Row) -> str | None:
-    """What to do about integers that a float does not have."""
+def _integers(row: Row) -> tuple[str, bool] | None:
+    """What to do about integers that a float does not have, and whether that is at the line of a cast."""
     step = next((step for step in row.chain() if step.integers), None)
     if step is None:
         return None
     if step.name == "_to_copy":
-        return f"keep integers as they are: `{step.site.expression}` at {step.site} rounds them"
-    return 'compute it in integers: `//`, `%`, `torch.div(..., rounding_mode="floor")`'
+        return f"keep integers as they are: `{step.site.expression}` at {step.site} rounds them", True
+    return 'compute it in integers: `//`, `%`, `torch.div(..., rounding_mode="floor")`', False

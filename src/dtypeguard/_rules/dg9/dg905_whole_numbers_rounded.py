@@ -22,7 +22,10 @@ RULE = Rule(
         "become equal: positions, coordinates, token ids and time stamps are others then. An audit with `values=True` "
         "compares with a wider dtype, so it does not matter how the numbers came to be."
     ),
-    unsafe=("integers_stay", "retype_inside", "called_in_wider", "widen_sum", "widen_origins", "made_of_integers"),
+    unsafe=(
+        "only_floats", "integers_stay", "retype_inside", "called_in_wider", "widen_sum", "widen_origins",
+        "made_of_integers",
+    ),
     converts=False,
     sources=("https://github.com/huggingface/transformers/issues/28685",),
 )  # fmt: skip

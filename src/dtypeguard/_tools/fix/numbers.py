@@ -205,6 +205,30 @@ def integers_stay(place: Place, at: At) -> Iterator[Candidate]:
 
 
 @move
+def only_floats(place: Place, at: At) -> Iterator[Candidate]:
+    """Casts only what is floating."""
+    for one in casts_in(at, place.wide):
+        source, call = one.source, one.node
+        inner = source.on(call) if is_cast(source, call) and isinstance(call, cst.Call) and len(call.args) < 2 else None
+        if isinstance(inner, cst.Name) and _is_drawn(source, inner):
+            text = f"{source.code(call)} if {inner.value}.is_floating_point() else {inner.value}"
+            alone = isinstance(source.parents[call], cst.Assign | cst.Return | cst.BaseComp)
+            yield [source.replace(call, text if alone else f"({text})")]
+
+
+def _is_drawn(source: Source, name: cst.Name) -> bool:
+    """Whether a loop or a comprehension gives a variable its values, which may be of several dtypes."""
+    node: Node = name
+    while (node := source.parents.get(node)) is not None:
+        target = (
+            node.for_in.target if isinstance(node, cst.BaseComp) else node.target if isinstance(node, cst.For) else None
+        )
+        if target is not None and any(one.value == name.value for one in source.below(target, cst.Name)):
+            return True
+    return False
+
+
+@move
 def bool_before_inverted(place: Place, at: At) -> Iterator[Candidate]:
     """Makes a mask bool before it is inverted."""
     if isinstance(at.node, cst.UnaryOperation) and isinstance(at.node.operator, cst.BitInvert):
