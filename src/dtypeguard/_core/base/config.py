@@ -394,7 +394,8 @@ class mode:  # noqa: N801  (a context manager, named like a function)
         for name in other:
             raise TypeError(f"mode: {misspelt(name, ['casting'])}")
         if value is None and casting is None:
-            raise ValueError("mode: give a mode, or casting=")
+            names = ", ".join(repr(name.lower()) for name in Mode.__members__)
+            raise ValueError(f"mode: give a mode, or casting=: use one of {names}")
         self._mode = as_mode(value)
         self._casting = None if casting is None else choose(Casting, casting, "casting")
         if not torch.compiler.is_compiling() and _is_statement(sys._getframe(1)):
