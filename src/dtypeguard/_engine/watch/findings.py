@@ -29,7 +29,7 @@ def _merges(source: torch.Tensor, dtype: torch.dtype) -> bool:
     cast = some.to(dtype)
     if bool((some == some.round()).all()):
         return bool((cast != some).any())
-    return len(cast.unique()) < _DISTINCT * len(some.unique())
+    return len(torch.unique(cast)) < _DISTINCT * len(torch.unique(some))
 
 
 def _severity(finding: Finding) -> int:

@@ -218,13 +218,13 @@ def only_floats(place: Place, at: At) -> Iterator[Candidate]:
 
 def _is_drawn(source: Source, name: cst.Name) -> bool:
     """Whether a loop or a comprehension gives a variable its values, which may be of several dtypes."""
-    node: Node = name
-    while (node := source.parents.get(node)) is not None:
-        target = (
-            node.for_in.target if isinstance(node, cst.BaseComp) else node.target if isinstance(node, cst.For) else None
-        )
-        if target is not None and any(one.value == name.value for one in source.below(target, cst.Name)):
+    node = source.parents.get(name)
+    while node is not None:
+        loop = node.for_in if isinstance(node, cst.BaseComp) else node
+        drawn = source.below(loop.target, cst.Name) if isinstance(loop, cst.CompFor | cst.For) else ()
+        if any(one.value == name.value for one in drawn):
             return True
+        node = source.parents.get(node)
     return False
 
 
