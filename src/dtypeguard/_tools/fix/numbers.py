@@ -236,6 +236,29 @@ def bool_before_inverted(place: Place, at: At) -> Iterator[Candidate]:
 
 
 @move
+def straight_through(place: Place, at: At) -> Iterator[Candidate]:
+    """Hands the gradient on past the rounding."""
+    source, call = at.source, at.node
+    inner = source.on(call) if isinstance(call, cst.Call) and is_cast(source, call) else None
+    if inner is None:
+        return
+    rounded = [one for one in source.below(inner, cst.Call) if source.called(one) in ("round", "floor")]
+    whole = source.code(inner)
+    value, whole = (_rounded(source, rounded[-1]), whole) if rounded else (whole, f"{whole}.trunc()")
+    text = f"{value} + ({whole} - {value}).detach()"
+    alone = isinstance(source.parents[call], cst.Assign | cst.Return | cst.Arg)
+    yield [source.replace(call, text if alone else f"({text})")]
+
+
+def _rounded(source: Source, call: cst.Call) -> str:
+    """What a call rounds, as an operand."""
+    owner = source.on(call)
+    node = owner if owner is not None else call.args[0].value
+    code = source.code(node)
+    return code if code.startswith("(") or not isinstance(node, cst.BinaryOperation) else f"({code})"
+
+
+@move
 def clamped_integers(place: Place, at: At) -> Iterator[Candidate]:
     """Computes in wider integers and clamps to the range of the dtype."""
     source, node, dtype = at.source, at.node, place.finding.from_dtype
