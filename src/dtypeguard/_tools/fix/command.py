@@ -140,10 +140,10 @@ class Mending:
                         return
                     runs.operations = last.operations if last.stopped else 0
 
-                    def run(texts: Mapping[str, str], values: bool = False) -> Run:
+                    def run(texts: Mapping[str, str], values: bool | None = None, operations: int = 0) -> Run:
                         tell(lambda: number(runs.count, "run"))
                         try:
-                            return runs(texts, values)
+                            return runs(texts, values, operations)
                         except Failed as error:  # with an edit that does not help
                             return Run([], 1, str(error))
 

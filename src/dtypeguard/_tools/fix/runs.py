@@ -94,12 +94,13 @@ class Runs:
         self._pipe.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def __call__(self, texts: Texts, values: bool = False) -> Run:
+    def __call__(self, texts: Texts, values: bool | None = None, operations: int = 0) -> Run:
         """Run the program with these texts in place of its files.
 
         Args:
             texts: those of some files.
-            values: whether to follow values, also where the audit was not asked to.
+            values: whether to follow values; None: as the audit was asked to.
+            operations: after how many to stop; 0: as the run without edits.
 
         Raises:
             Failed: it does not end, or ends without a result.
@@ -110,11 +111,13 @@ class Runs:
         data = {file: text.encode(decode(self.data(file))[1]) for file, text in texts.items()}
         around = os.path.join(folder, "tree")  # of its own: what stands beside the tree may have any name
         with self.tree.copied(around, {file: one for file, one in data.items() if self.tree.mine(file)}) as copy:
-            run = self._run(folder, copy, data, values)
+            run = self._run(folder, copy, data, values, operations)
         shutil.rmtree(folder, ignore_errors=True)
         return run
 
-    def _run(self, folder: str, copy: str, data: Mapping[str, bytes], values: bool) -> Run:
+    def _run(
+        self, folder: str, copy: str, data: Mapping[str, bytes], values: bool | None, operations: int
+    ) -> Run:  # fmt: skip
         """Run what is in a copy of the tree; `data` are the files that are not as they were."""
         apart = {}
         for number, file in enumerate(file for file in data if not self.tree.mine(file)):
@@ -122,9 +125,10 @@ class Runs:
             os.makedirs(os.path.dirname(apart[file]))
             Path(apart[file]).write_bytes(data[file])
         spec = {
-            "options": dict(self._options, values=values or self._options["values"]),
+            "options": dict(self._options, values=self._options["values"] if values is None else values),
             "root": self.tree.root, "copy": copy, "apart": apart, "own": folder,
-            "limit": self._limit, "wanted": self.wanted, "operations": self.operations,
+            "limit": self._limit, "wanted": self.wanted,
+            "operations": operations or self.operations,
             "folder": os.path.join(copy, os.path.relpath(os.path.realpath(self._there), self.tree.root)),
         }  # fmt: skip
         Path(folder, "spec").write_text(json.dumps(spec), encoding="utf-8")

@@ -8,7 +8,6 @@ import operator
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import libcst as cst
 import torch
@@ -27,6 +26,7 @@ from .names import Source
 from .outputs import near, skeletons_agree
 from .program import Run, State, Texts, key_of, same_place
 from .reasons import Refusal
+from .screen import KEPT, Runner, Screen
 from .source import Change, Unfit
 
 ALL = (blocks, classes, moves, numbers, training)  # importing them enters their moves
@@ -35,8 +35,6 @@ _TRIES_MORE = 4  # to make an edit whole
 _DEPTH = 3  # edits that one cause may need
 _RUNS = 40  # of the program, for one cause
 _RUNS_AT_FIRST = 12  # where an exception ends the program: its cause may be another one, and this comes again
-# The faults that make no number wrong by themselves: an edit that is safe leaves what is printed, nearly.
-_KEPT = frozenset("DG101 DG103 DG110 DG201 DG202 DG203 DG205 DG206 DG209 DG303 DG306".split())
 # Those where the program may be right as it is: there each digit stays, and no other edit is needed for it.
 _EXACT = frozenset(["DG103"])
 _NEARLY = 0.02
@@ -45,12 +43,6 @@ _LATER = {"DG103": -1, "DG108": 1, "DG105": 1, "DG102": 2, "DG110": 3, "DG201": 
 
 # Where one of these is found, others may be what comes of it, and are mended there.
 _ROOTS = frozenset(["DG102", "DG501", "DG503", "DG504", "DG602"])
-
-
-class Runner(Protocol):
-    """Runs the program with these texts; also with its values followed, whatever was asked for."""
-
-    def __call__(self, texts: Texts, values: bool = False) -> Run: ...
 
 
 @dataclass(frozen=True)
@@ -85,6 +77,7 @@ class Search:
         self._ends = self._pauses = time.monotonic() + limit  # the search, and that for one cause
         self.untried: set[object] = set()  # keys of causes for which the time was over
         self._run, self._read, self._mine, self._skip = run, read, mine, skip
+        self._screen = None if run is None else Screen(run, first)
         self.state, self.last = State({}, {}), first
         self.proofs: list[Proof] = []
         self.faults: list[Exception] = []
@@ -295,10 +288,13 @@ class Search:
             for _, edited in edits:
                 if len(self._ran) > self._last_run or self._is_over:
                     return
+                refuse = functools.partial(self._refuse, cause, state, depth)
+                if key_of(edited.texts) not in self._ran and self._screen and self._screen.stays(cause, state, edited):
+                    refuse(reasons.STAYS)
+                    continue
                 run = self._run_with(edited.texts)
                 new = self._judge(cause, state, base, edited, run)
-                refuse = functools.partial(self._refuse, cause, state, depth)
-                exact = kinds == ("safe",) and cause.rule in _KEPT
+                exact = kinds == ("safe",) and cause.rule in KEPT
                 as_it_is = exact and cause.rule in _EXACT and not base.error
                 if new is reasons.STAYS and depth > 1 and (others := born_elsewhere(cause, state, run, edited)):
                     later.append((edited, run, others))
@@ -382,8 +378,8 @@ class Search:
         """The program with these texts; with the same ones it runs once."""
         key = key_of(texts)
         if key not in self._ran:
-            assert self._run is not None
-            self._ran[key] = self._run(texts)
+            assert self._screen is not None
+            self._ran[key] = self._screen.timed(texts)
         return self._ran[key]
 
     def _both(self) -> tuple[Run, Run]:
@@ -417,7 +413,7 @@ class Search:
         """Whether results are others, with an edit that is safe or casts float64, whose values were right."""
         single = any(self._wrote(*place, state, edited) for place in run.singled)
         safe = kinds == ("safe",)
-        if cause.rule not in _KEPT or not (single or safe) or self._numbers_agree(base, run, _NEARLY):
+        if cause.rule not in KEPT or not (single or safe) or self._numbers_agree(base, run, _NEARLY):
             return False
         if safe or not base.steps:
             return True

@@ -117,9 +117,16 @@ class Text:
         return (node for node in self.nodes if isinstance(node, kinds))
 
     def at(self, spot: Spot) -> Node | None:
-        """What stands at a spot: an expression, or the statement of its line."""
+        """What stands at a spot: an expression, or the statement of its line.
+
+        Python has a call of a method whose name is on a later line begin at that name.
+        """
         for node in self.of(cst.BaseExpression):  # type: ignore[type-abstract]
-            begin, end = self.range(node).start, self.range(node).end
+            end, first = self.range(node).end, node
+            if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+                named = self.range(node.func.attr).start
+                first = node.func.attr if named.line == spot.line != self.line(node) else node
+            begin = self.range(first).start
             if (begin.line, begin.column, (end.line, end.column)) == (spot.line, spot.begin, spot.stop):
                 return node
         return self.statement_at(spot.line)
