@@ -20,7 +20,7 @@ from ..._core.base.dtypes import HALF, HALF_ULP
 from ..ops import SUMS, Cancels, Operator
 from .incoming import Incoming, carried, loops
 from .measure import Error, norm
-from .memory import ShadowStorage
+from .memory import DOUBLE, SINGLE, ShadowStorage
 from .rows import LARGE, TOTAL, Row
 
 _SPECTRAL = frozenset("_linalg_eigh linalg_eig _linalg_eigvals linalg_eigvals _linalg_svd".split())
@@ -29,6 +29,7 @@ _MEANS, _MOVES = frozenset(["mean", "sum"]), frozenset(["_to_copy", "clone"])
 _WIDEST = 1e15  # a cancellation; what is larger says no more
 _EQUAL = 512  # roundings of the wider dtype: data that differ by less were equal before they were rounded
 _ALIKE = 16  # times: what was rounded to one dtype; of the same data in two dtypes the difference is their rounding
+_SLIGHT = 2.0**-5  # an error of data: what is more wrong was wrong before they were added up
 _ZERO = 16  # roundings of the wider dtype, of a difference from a number
 _NIL = 2.0**-10  # of a rounding of the narrower one: `1 - ssim(x, x)`
 _OFFSET = 256  # times the smaller of two numbers that are added: beside that it loses digits
@@ -148,7 +149,7 @@ def cancellation_of(
                 whole, into.taken = 0.0, row
             elif error.size > _ZERO * rounding and (numbers or _is_variance(args[:2], incoming)):
                 whole = 0.0  # `1 - alpha` is what it is; `x * x - 2` at the root of 2 is zero, but for rounding
-            else:
+            elif whole:  # of nothing left of nothing, as much has cancelled as before
                 cancellation = 1.0
         case Cancels.LOSS if op.name.endswith("_backward"):
             values, target = args[1:3]
@@ -172,6 +173,9 @@ def cancellation_of(
             whole = norm(total if total.is_floating_point() or total.is_complex() else total.double())
             together = math.sqrt(values.numel() / max(1, error.count))  # of as many that count as zero
             floor = floor * together if op.name == "sum" else floor / max(1.0, together)
+            differs = one is not None and one.row is not None and one.row.name == "sub" and one.error < _SLIGHT
+            if one is not None and differs and are_data(args[:1], incoming) and into.dtype not in HALF:
+                whole *= error.size <= _EQUAL * _eps(one.held) * whole  # the area of a polygon
         case Cancels.PRODUCT:
             cancellation = math.prod(cancellations.values())
             whole = _terms(op, args, kwargs, into, error)
@@ -215,6 +219,20 @@ def prepares(op: Operator, args: Any, incoming: list[Incoming]) -> bool:
     linear = op.cancels in (Cancels.DIFFERENCE, Cancels.NUMERATOR) or op.name in ("mul", "cumsum")
     by_number = bool(incoming) or not all(isinstance(one, Tensor) for one in args[:2])
     return (op.exact or (linear and by_number)) and all(one.held.data for one in incoming)
+
+
+def is_own_rounding(op: Operator, args: Any, incoming: list[Incoming], result: Tensor, held: ShadowStorage) -> bool:
+    """Whether a difference of a tensor and what it was rounded to is nothing but that rounding: it is what is meant."""
+    pair = args[:2]
+    if op.name != "sub" or not incoming or not all(isinstance(one, Tensor) for one in pair):
+        return False
+    rounded, single = max(incoming, key=lambda one: one.error), torch.finfo(torch.float32).eps
+    exact = [one for one in pair if one is not rounded.tensor]
+    if len(exact) != 1 or exact[0].shape != rounded.tensor.shape or exact[0].dtype not in DOUBLE | SINGLE:
+        return False
+    if any(one.error > _ZERO * single for one in incoming if one is not rounded):
+        return False
+    return norm(held.like(result)) <= _ZERO * single * norm(exact[0]) < norm(result)
 
 
 def are_squares(op: Operator, args: Any, incoming: list[Incoming]) -> bool:

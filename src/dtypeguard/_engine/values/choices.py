@@ -16,7 +16,8 @@ from .rows import Row
 
 _EQUAL = 100.0  # a cancellation of what was subtracted though it is nearly equal
 _SAME = 4.0  # roundings of the wider dtype
-_BELOW = 16  # times the best one: beside that it is a distance among others
+_BELOW = 16  # times the best one: beside that it is a distance among others, if they are not all alike
+_SPREAD = 0.01
 _MASKED = -1e4  # a score that is less was masked: which of these is chosen does not matter
 _BETWEEN = frozenset(["bucketize", "searchsorted"])  # which look for a place between others
 _MOVED = 0.1  # of the values that are looked for: those beside another place, if that is no mere resolution
@@ -177,7 +178,9 @@ class Choices:
         chosen = torch.zeros_like(values, dtype=torch.bool).scatter_(-1, best, True).gather(-1, out)
         least = values.gather(-1, best)
         tied = (mine == least.amin(-1, True)) | (mine == least.amax(-1, True))
-        counts, all_count = ((one > _MASKED) | (one >= _BELOW * least.amax(-1, True)) for one in (mine, least))
+        most = values.amax(-1, True)
+        far = most - values.amin(-1, True) > _SPREAD * most.abs()
+        counts, all_count = ((one > _MASKED) | (far & (one >= _BELOW * most)) for one in (mine, least))
         fewer = counts.sum(-1, True) < all_count.sum(-1, True)
         others = ~chosen & ~tied & ~mine.isnan() & (counts | fewer)
         rows = others.any(-1).reshape(-1)

@@ -20,7 +20,7 @@ from ..operands import in_order, operands, shadowed
 from ..ops import ACCUMULATES, BESIDES, KEEPS, SUMS, Cancels, Operator, Way
 from ..watch.text import LARGEST
 from . import moves
-from .cancellation import are_squares, beside, cancellation_of, gradient_of_softmax, prepares, repeats
+from .cancellation import are_squares, beside, cancellation_of, gradient_of_softmax, is_own_rounding, prepares, repeats
 from .choices import WHOLE, Choices, at_places, decidable, may_be_beside
 from .incoming import Given, Incoming, all_incoming, builds_up, carried, look_at, loops, suspicion, wrong
 from .kernels import VECTORS, composite, turned
@@ -88,10 +88,8 @@ class Shadow:
         incoming = [Incoming.of(tensor, held) for tensor, held in zip(targets, helds, strict=True)]
         if look:  # before they are written to
             look_at(incoming)
-        first = targets[0]
-        values = shadow = None
-        if look and first.numel() <= LARGEST:
-            values, shadow = first.clone(), incoming[0].held.like(first).clone()
+        first, kept = targets[0], look and targets[0].numel() <= LARGEST
+        values, shadow = (first.clone(), incoming[0].held.like(first).clone()) if kept else (None, None)
         return Writing(row, look, incoming, values, shadow)
 
     # ------------------------------------------------------------ after it
@@ -170,7 +168,8 @@ class Shadow:
             if held is not None:
                 held.row, held.read, held.integers, held.data, held.beside = row, False, integers, data, kept
                 pairs.append((tensor, held))
-                if self._measures and self.choices.is_rounding(op, args, self.node_of):
+                own = look and writing is None and is_own_rounding(op, args, incoming, tensor, held)
+                if own or (self._measures and self.choices.is_rounding(op, args, self.node_of)):
                     held.write(tensor, tensor)
         if row.visits == 1:  # of a total what it was before
             row.exact = op.exact and not op.rounds(inputs, row.dtype)
@@ -330,8 +329,8 @@ class Shadow:
             if op.name in _DIFFERENCES and len(incoming) == 2:
                 row.against = next(one.row for one in incoming if one is not source)
             if math.isinf(carried):
-                others = [one.row for one in incoming if one is not source and math.isinf(one.error)]
-                row.beside = tuple(other for other in others if other is not None)
+                others = (one for one in incoming if one is not source and math.isinf(one.error))
+                row.beside = tuple(one.row for one in others if one.row is not None)
         may_flush = (tensor.dtype is torch.float16 and not op.exact) or op.name == "_to_copy"
         if may_flush and carried < 0.5 < error.relative():
             row.flushed += flushed(tensor, shadow, ((one.tensor, one.held.like(one.tensor)) for one in incoming))

@@ -27,7 +27,10 @@ RULE = Rule(
         "always come out otherwise, and that does no harm. It does where many choices do, or where a choice is right "
         "in one dtype only, as that of 0.7 in float32 by 0.7 in float64. It needs an audit with `values=True`."
     ),
-    unsafe=("whole_division", "near_equal", "widen_rounding", "retype_inside", "widen_behind", "widen_origins"),
+    unsafe=(
+        "whole_division", "near_equal", "narrow_behind_difference", "widen_rounding", "retype_inside", "widen_behind",
+        "widen_origins",
+    ),
     converts=False,
     sources=("https://github.com/NVIDIA/TensorRT-LLM/issues/3847",),
 )  # fmt: skip

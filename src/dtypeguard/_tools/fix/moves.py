@@ -251,6 +251,28 @@ def widen_rounding(place: Place, at: At) -> Iterator[Candidate]:
 
 
 @move
+def narrow_behind_difference(place: Place, at: At) -> Iterator[Candidate]:
+    """Subtracts in float64, and rounds the difference."""
+    birth = place.birth
+    if birth is None or place.wide is not torch.float64:
+        return
+    source = birth.source
+    assign = next((one for one in source.up(birth.node) if isinstance(one, cst.Assign)), None)
+    target = None if assign is None else assign.targets[0].target
+    if assign is None or not isinstance(target, cst.Name):
+        return
+    scope, end = source.scope(assign), source.extent(assign)[1]
+    for node in source.below(scope, cst.BinaryOperation):
+        sides = [(side, source.root(side) == target.value) for side in (node.left, node.right)]
+        if isinstance(node.operator, cst.Subtract) and source.extent(node)[0] >= end and any(same for _, same in sides):
+            wide = [source.code(side) if same else f"{source.closed(side)}.double()" for side, same in sides]
+            for born in retyped(birth, torch.float64):
+                yield [*born, source.replace(node, f"({' - '.join(wide)}).float()")]
+                yield [*born, *source.after(node, ".float()")]
+            return
+
+
+@move
 def widen_behind(place: Place, at: At) -> Iterator[Candidate]:
     """Computes the line that loses the digits in a wider dtype."""
     finding = place.finding

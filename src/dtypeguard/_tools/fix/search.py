@@ -326,7 +326,8 @@ class Search:
             for edited, run, new in later:
                 first = {self.state.key(finding) for finding in self.last.bad}
                 again = any(edited.key(cause.first) in first for cause in new)
-                behind = base.error and not run.error and not again
+                hid = base.error or cause.rule == "DG109"  # numbers that have wrapped are not compared with others
+                behind = hid and not run.error and not again
                 if behind and not any(self._touches(c, state, edited) for c in new):
                     yield (name,), edited, run
             for edited, run, new in later[:3]:
