@@ -34,7 +34,7 @@ class Mended:
         self.last = search.last
         self.data = self.edits[-1].after[file] if self.edits else data
 
-    def run(self, texts, values=False):
+    def run(self, texts, values=None, operations=0):
         data = self.path.read_bytes()
         text = texts.get(str(self.path), decode(data)[0])
         mended = text.encode(decode(data)[1])
@@ -42,7 +42,12 @@ class Mended:
         linecache.cache.pop(str(self.path), None)
         state = torch.get_rng_state(), torch.get_default_dtype()
         torch.manual_seed(0)
-        audit, out, error, raised = dtypeguard.audit(values=values or self.values), io.StringIO(), "", ()
+        audit, out, error, raised = (
+            dtypeguard.audit(values=self.values if values is None else values),
+            io.StringIO(),
+            "",
+            (),
+        )
         leaving = Leaving()
         merged = audit.report._recorder.findings.merged = set()
         results = audit.report._recorder.lineage.results = {}

@@ -12,7 +12,8 @@ from ..._show.report.report import AuditReport
 from .code import MOVES
 from .finish import SAID
 from .program import Run
-from .search import Proof, Runner, Search
+from .screen import Runner
+from .search import Proof, Search
 from .source import decode
 
 

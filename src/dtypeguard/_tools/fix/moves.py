@@ -18,9 +18,11 @@ from .code import (
     dtype_code,
     each_and_all,
     in_function,
+    is_cast,
     joined,
     kept_as_it_is,
     leaves,
+    makes,
     move,
     names_in,
     operands,
@@ -256,7 +258,9 @@ def narrow_behind_difference(place: Place, at: At) -> Iterator[Candidate]:
     birth = place.birth
     if birth is None or place.wide is not torch.float64:
         return
-    source = birth.source
+    source, made = birth.source, birth.node
+    if not (says_dtype(birth) or is_cast(source, made) or makes(source, made)):
+        return  # what was computed is as it is
     assign = next((one for one in source.up(birth.node) if isinstance(one, cst.Assign)), None)
     target = None if assign is None else assign.targets[0].target
     if assign is None or not isinstance(target, cst.Name):

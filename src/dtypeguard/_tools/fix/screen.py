@@ -47,10 +47,10 @@ class Screen:
 
     def stays(self, cause: Cause, state: State, edited: State) -> bool:
         """Whether a cause is still found with an edit, as far as a shorter run shows it."""
-        if self._seconds < _SLOW or self._first.stopped or self._first.error:
+        part = self._first.operations // _PART
+        if self._seconds < _SLOW or not part or self._first.stopped or self._first.error:
             return False
         values = False if cause.rule in KEPT and self._first.errors is not None else None
-        part = self._first.operations // _PART
         if values not in self._found:
             short = self._run({}, values, part)
             self._found[values] = set(map(State({}, {}).key, short.bad)) if short.stopped else set()
