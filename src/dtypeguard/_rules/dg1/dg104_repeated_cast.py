@@ -1,8 +1,10 @@
 """DG104 repeated-cast."""
 
+import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import torch
@@ -47,6 +49,20 @@ def cast_again(event: Op, audit: Recorder) -> None:
         rows[key] = [*known, size_of(event.out), stored]
     else:
         row[2] += 1
+        row[-1] = row[-1] or (row[2] == _OFTEN and _is_given(source, event))
+
+
+def _is_given(source: Tensor, event: Op) -> bool:
+    """Whether it is an argument of the forward that casts it, which its caller may give once or each time."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (frame.f_code.co_filename, frame.f_lineno) != event.site.key:
+        frame = frame.f_back
+    if frame is None or event.module is None:
+        return False
+    code, known = frame.f_code, frame.f_locals
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    given = [known.get(name) for name in names]
+    return isinstance(next(iter(given), None), torch.nn.Module) and any(one is source for one in given)
 
 
 @around(torch.utils, "swap_tensors", rule=RULE, always=True)
