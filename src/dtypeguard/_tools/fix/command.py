@@ -141,7 +141,7 @@ class Mending:
                     runs.operations = last.operations if last.stopped else 0
 
                     def run(texts: Mapping[str, str], values: bool | None = None, operations: int = 0) -> Run:
-                        tell(lambda: number(runs.count, "run"))
+                        tell(lambda: number(runs.whole, "run"))
                         try:
                             return runs(texts, values, operations)
                         except Failed as error:  # with an edit that does not help
@@ -151,7 +151,7 @@ class Mending:
             except Failed as error:
                 self.notes.append(f"no edits: {error}")
                 return
-            made, ran = number(len(edits), "edit"), f"{number(runs.count, 'run')} of {self._options.program}"
+            made, ran = number(len(edits), "edit"), f"{number(runs.whole, 'run')} of {self._options.program}"
             self.notes.append(f"{made}, proven by {ran}" if edits else f"no edit: {ran} proved none")
         self.edits = [
             dataclasses.replace(edit, findings=tuple(own.get(_place(one), one) for one in edit.findings))

@@ -62,6 +62,7 @@ class Runs:
         self.wanted: list[tuple[str, int]] = []
         self.operations = 0  # of the run without edits, where that was stopped
         self.count, self._seconds = 0, 0.0
+        self.whole = 0  # runs that were not cut short to try an edit
         script = None if options["module"] else os.path.realpath(options["program"])
         root = root_of(os.path.realpath(folder), script)
         self._folder = os.path.realpath(tempfile.mkdtemp(prefix="dtypeguard-"))
@@ -106,6 +107,7 @@ class Runs:
             Failed: it does not end, or ends without a result.
         """
         self.count += 1
+        self.whole += not operations
         folder = os.path.join(self._folder, str(self.count))
         os.makedirs(os.path.join(folder, "tmp"))
         data = {file: text.encode(decode(self.data(file))[1]) for file, text in texts.items()}
