@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import warm
 
 import dtypeguard
 from dtypeguard.__main__ import main
@@ -72,7 +73,7 @@ def make_convolved(): return Convolved(), torch.linspace(-1, 1, 96).view(3, 32)
 def test_a_warning_names_the_option_and_no_line_of_the_command(folder):
     (folder / "made_here.py").write_text(SOURCE + CONVOLVED)
     line = "compare made_here:make_convolved --format int8 --keep 0.5 --recipe torchao recipe.json"
-    run = subprocess.run([sys.executable, "-m", "dtypeguard", *line.split()], capture_output=True, text=True)
+    run = warm.run("dtypeguard", *line.split())
     said = "warning: --recipe torchao leaves out what is no nn.Linear: mix (Conv1d)"
     assert (run.returncode, run.stderr) == (0, f"python -m dtypeguard compare: {said}\n")
 

@@ -5,13 +5,12 @@ import copy
 import gc
 import pathlib
 import pickle
-import subprocess
-import sys
 import threading
 import warnings
 
 import pytest
 import torch
+import warm
 from support import reason
 from torch import nn
 
@@ -282,8 +281,7 @@ def command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments):
-        line = [sys.executable, "-W", "error", "-m", "dtypeguard", "manifest", *arguments]
-        ended = subprocess.run(line, capture_output=True, text=True, check=False)
+        ended = warm.run("dtypeguard", "manifest", *arguments, strict=True)
         return ended.returncode, ended.stdout, ended.stderr
 
     return run

@@ -6,12 +6,11 @@ A program runs alone first; watched it must compute the same, to the bit.
 import contextlib
 import json
 import re
-import subprocess
-import sys
 import warnings
 
 import pytest
 import torch
+import warm
 from programs import FOLDER, programs
 from support import same
 from torch import nn
@@ -200,8 +199,7 @@ def test_what_is_right_is_not_reported_by_a_watch(rule, program, tmp_path):
 def test_a_fault_is_found_by_the_command(rule, program, tmp_path):
     script(tmp_path / "program.py", program.unwatched)
     values = ["--values"] if values_of(rule) else []
-    command = [sys.executable, "-m", "dtypeguard", "audit", *values, "--json", "report.json", "program.py"]
-    subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    warm.run("dtypeguard", "audit", *values, "--json", "report.json", "program.py", cwd=tmp_path)
     findings = json.loads((tmp_path / "report.json").read_text())["findings"]
     assert (rule.id, program.line) in [(finding["rule"], finding["line"]) for finding in findings]
 

@@ -3,10 +3,10 @@ with its line, by every command, before anything runs."""
 
 import os
 import re
-import subprocess
 import sys
 
 import pytest
+import warm
 from support import reason
 
 from dtypeguard.__main__ import main, parser
@@ -282,7 +282,7 @@ max-error = 1e-9
     file.with_name("app.py").write_text("import torch\ntorch.ones(3).bfloat16()\n")
 
     def run(*words):
-        done = subprocess.run([sys.executable, "-m", "dtypeguard", *words], capture_output=True, text=True)
+        done = warm.run("dtypeguard", *words)
         return done.returncode, done.stdout.splitlines()[-1] if done.stdout else reason(done.stderr)
 
     assert run("audit", "--write-baseline", "known.json", "--fail-on", "info", "app.py")[0] == 0  # there is none yet

@@ -389,7 +389,7 @@ class Values:
             return None
         for row in last.culprits():
             cause, enough = row.cause, _ULPS * row.half_ulp
-            if cause is Cause.COLLIDED:
+            if cause is Cause.COLLIDED and not last.scales(row):
                 enough = 0.0
             elif row.stuck:  # what has built up in it is more than that already
                 enough = row.half_ulp

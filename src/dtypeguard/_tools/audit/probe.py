@@ -204,13 +204,13 @@ def run(folder: str) -> None:
     sys.stdout.flush()
 
 
-def main() -> None:
+def serve(whole: str, pipe: Connection) -> None:
     """Run each program whose folder comes through the pipe, in a process that is forked for it.
 
     So all begin with the same state, and what every program imports is imported once. When the pipe ends, what runs is
-    ended, and the folder that is named on the command line goes.
+    ended, and the folder around them goes, `whole`.
     """
-    pid, pipe = -1, Connection(int(sys.argv[2]))
+    pid = -1
     try:
         while True:
             folder = pipe.recv()
@@ -230,7 +230,7 @@ def main() -> None:
         return
     finally:
         if pid:
-            shutil.rmtree(sys.argv[1], ignore_errors=True)
+            shutil.rmtree(whole, ignore_errors=True)
     pipe.close()
     status = 1
     try:
@@ -253,4 +253,4 @@ def _leave(status: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(sys.argv[1], Connection(int(sys.argv[2])))

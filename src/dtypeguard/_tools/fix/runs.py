@@ -1,6 +1,7 @@
 """Runs of the program with other source files, each in a process and in a copy of the working tree of its own."""
 
 import contextlib
+import importlib
 import json
 import multiprocessing
 import os
@@ -10,18 +11,22 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from ..._core.base.frames import is_own
 from ..._engine.watch.rule import Finding
 from ..._engine.watch.spots import Spot
 from .copies import Tree, inside, root_of
 from .program import Run, Texts
 from .source import decode
 
+_PROBE = "dtypeguard._tools.audit.probe"  # a room above this one
 _GRACE = 30.0  # seconds that a run may take longer than the one before it
 
 
@@ -43,6 +48,44 @@ def moved(finding: Finding, home: Callable[[str], str]) -> Finding:
     edit = finding.edit and spot(finding.edit)
     spots = tuple(edit if one is finding.edit and edit is not None else spot(one) for one in finding.spots)
     return replace(finding, file=finding.file and home(finding.file), spots=spots, edit=edit)
+
+
+def _loads_nothing_else() -> bool:
+    """Whether this process is the command's, before it has run a program."""
+    main = str(getattr(sys.modules["__main__"], "__file__", ""))
+    return is_own(main) and threading.active_count() == 1
+
+
+class _Forked:
+    """The process that runs programs as a fork of the command's, which has loaded torch already.
+
+    It has what is used of a `subprocess.Popen`.
+    """
+
+    def __init__(self, folder: str, environment: Mapping[str, str], ours: Connection, theirs: Connection) -> None:
+        serve = importlib.import_module(_PROBE).serve
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()  # or the fork would write it once more
+        self.pid = os.fork()
+        if self.pid:
+            return
+        try:
+            os.setsid()
+            os.chdir(folder)
+            os.environ.update(environment)
+            sys.dont_write_bytecode = True
+            for number in range(3):
+                os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            ours.close()
+            serve(folder, theirs)
+        finally:
+            os._exit(0)
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> None:
+        os.waitpid(self.pid, 0)
 
 
 class Runs:
@@ -73,16 +116,18 @@ class Runs:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
 
-    def _begun(self) -> subprocess.Popen[bytes]:
+    def _begun(self) -> "subprocess.Popen[bytes] | _Forked":
         """The process that runs programs. It ends with this one, and takes the folder with it."""
-        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
         environment = {"PYTHONHASHSEED": "0", **os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
         paths = environment.get("PYTHONPATH", "").split(os.pathsep)
         if any(paths):
             environment["PYTHONPATH"] = os.pathsep.join(os.path.join(self._there, path) for path in paths if path)
         self._pipe, theirs = multiprocessing.Pipe()
         with theirs:
-            command = ["-m", "dtypeguard._tools.audit.probe", self._folder, str(theirs.fileno())]
+            if _loads_nothing_else():
+                return _Forked(self._folder, environment, self._pipe, theirs)
+            flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
+            command = ["-m", _PROBE, self._folder, str(theirs.fileno())]
             return subprocess.Popen(
                 [sys.executable, *flags, *command], cwd=self._folder, env=environment, pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
