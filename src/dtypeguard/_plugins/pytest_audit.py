@@ -216,7 +216,9 @@ def _assert_clean(item: pytest.Item, watch: _Watch) -> None:
     from dtypeguard._engine.watch.selection import reaches
 
     if item.config.getoption(_WRITE):
-        _remember(item.config, watch)
+        from dtypeguard._show.report.baseline import rows_of
+
+        _merge(item.config, rows_of(watch.report.findings, _baseline(item.config) or ""))
     told = _tell(item, watch)
     if watch.writes or watch.fail_on == "never":
         return
@@ -241,12 +243,6 @@ def _add_section(item: pytest.Item, watch: _Watch) -> None:
 def _baseline(config: pytest.Config) -> Path | None:
     path = config.getini(_INI)
     return (config.inipath.parent if config.inipath else config.rootpath) / path if path else None
-
-
-def _remember(config: pytest.Config, watch: _Watch) -> None:
-    from dtypeguard._show.report.baseline import rows_of
-
-    _merge(config, rows_of(watch.report.findings, _baseline(config) or ""))
 
 
 def _merge(config: pytest.Config, rows: Iterable[Iterable[str]]) -> None:

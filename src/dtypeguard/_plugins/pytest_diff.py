@@ -4,25 +4,24 @@ Neither torch nor dtypeguard is imported before a test uses the fixture.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
 
-class CheckDiff(Protocol):
+class CheckDiff:
     """What the fixture `dtype_diff` gives."""
 
-    def __call__(
-        self,
-        port: Any,
-        original: Any,
-        batch: Any,
-        *,
-        names: Any = None,
-        loss: Callable[..., Any] | None = None,
-        rounding: bool = True,
-    ) -> Any:
+    def __call__(self, port: Any, original: Any, batch: Any, *, names: Any = None,
+                 loss: Callable[..., Any] | None = None, rounding: bool = True) -> Any:  # fmt: skip
         """Compare two programs; fail where one is another function."""
+        import dtypeguard
+
+        __tracebackhide__ = True
+        found = dtypeguard.diff(original, port, batch, names=names, loss=loss)
+        if found.verdict == "another function" or (found.verdict == "b rounds worse" and not rounding):
+            pytest.fail(f"dtype_diff: a is the original, b the port\n{found}", pytrace=False)
+        return found
 
 
 @pytest.fixture
@@ -47,15 +46,4 @@ def dtype_diff() -> CheckDiff:
             port = copy.deepcopy(original)
             dtype_diff(port, original, torch.randn(4, 8))
     """
-
-    def check(port: Any, original: Any, batch: Any, *, names: Any = None, loss: Callable[..., Any] | None = None,
-              rounding: bool = True) -> Any:  # fmt: skip
-        import dtypeguard
-
-        __tracebackhide__ = True
-        found = dtypeguard.diff(original, port, batch, names=names, loss=loss)
-        if found.verdict == "another function" or (found.verdict == "b rounds worse" and not rounding):
-            pytest.fail(f"dtype_diff: a is the original, b the port\n{found}", pytrace=False)
-        return found
-
-    return check
+    return CheckDiff()

@@ -159,12 +159,7 @@ def audit(
 
 
 @overload
-def audit(
-    function: Callable[P, T],
-    /,
-    *args: P.args,
-    **kwargs: P.kwargs,
-) -> AuditReport[T]: ...
+def audit(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> AuditReport[T]: ...
 
 
 def audit(*args: Any, **kwargs: Any) -> Any:
