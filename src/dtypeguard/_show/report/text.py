@@ -31,24 +31,16 @@ _CODES = {"error": "1;31", "warning": "1;33", "info": "1;36", "frame": "1;34", "
 
 @dataclasses.dataclass(frozen=True)
 class Style:
-    """How text is written.
+    """How text is written."""
 
-    Attributes:
-        width: columns; code and paths are never split.
-        colour: whether escape sequences for colours may be written.
-    """
-
-    width: int = 100
-    colour: bool = False
+    width: int = 100  # columns; code and paths are never split
+    colour: bool = False  # whether escape sequences for colours may be written
 
     @classmethod
     def of(cls, stream: TextIO | None = None) -> "Style":
-        """What a stream takes: `COLUMNS` or the terminal's width; colours on a terminal, but for `NO_COLOR`.
-
-        Without a stream there are no colours: nobody knows where a text goes.
-        """
+        """What a stream takes: `COLUMNS` or the terminal's width; colours on a terminal, but for `NO_COLOR`."""
         width = shutil.get_terminal_size((100, 40)).columns
-        colour = False
+        colour = False  # without a stream nobody knows where a text goes
         if stream is not None and not os.environ.get("NO_COLOR"):
             colour = bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
         return cls(max(_NARROWEST, min(width, _WIDEST)), colour)
@@ -183,18 +175,15 @@ def brief_lines(causes: Sequence[Cause], style: Style) -> Iterator[str]:
         yield f"... {len(causes) - _BRIEF} more: `report.findings` and --output-format json have all"
 
 
-def paragraphs(causes: Iterable[Cause], style: Style, packages: bool = False) -> Iterator[str]:
-    """All causes, those that are mere information last, with an empty line between paragraphs.
-
-    Mere information about installed packages is one line; with `packages` it is told like all else.
-    """
+def paragraphs(causes: Iterable[Cause], style: Style) -> Iterator[str]:
+    """All causes, those that are mere information last, that about installed packages in one line."""
     every = list(causes)
     bad = [cause for cause in every if cause.severity != Severity.INFO.value]
     for count, cause in enumerate(bad):
         yield from [""] * bool(count)
         yield from cause_lines(cause, style)
     mere = every[len(bad) :]
-    apart = [] if packages else [cause for cause in mere if cause.spots and not cause.spots[0].mine]
+    apart = [cause for cause in mere if cause.spots and not cause.spots[0].mine]
     mere = [cause for cause in mere if cause not in apart]
     if mere or apart:
         yield from [""] * bool(bad)
