@@ -109,8 +109,8 @@ def _row(finding: Any, folder: Path) -> Row:
     values = {key: facts.get(name) for key, name in _FIELDS.items()}
     place = _SITE.fullmatch(facts.get("site") or "")
     if place is not None and values["file"] is None:  # found by a watch, not by an audit
-        values["file"], line, values["function"] = place.groups()
-        values["source"] = linecache.getline(values["file"], int(line))
+        file, line, function = place.groups()
+        values |= {"file": file, "function": function, "source": linecache.getline(file, int(line))}
     values["file"] = values["file"] and _portable(values["file"], folder)
     return tuple("" if value is None else str(value).removeprefix("torch.").strip() for value in values.values())
 
