@@ -225,12 +225,7 @@ class AuditReport(Drawn, Generic[R]):
         if self._recorder.running:
             raise RuntimeError(f"the audit is still running: {what} after the block")
 
-    def _judge(
-        self,
-        ignore: Iterable[str] | str = (),
-        baseline: str | os.PathLike[str] | None = None,
-        fail_on: str = "warning",
-    ) -> None:
+    def _judge(self, ignore: Iterable[str] | str, baseline: str | os.PathLike[str] | None, fail_on: str) -> None:
         __tracebackhide__ = True
         off = select(ignore)
         least = one_of("fail_on", fail_on, (*_SEVERITIES, "never"))
