@@ -19,7 +19,7 @@ from .._core.base import pyproject
 if TYPE_CHECKING:
     from dtypeguard.results import CastRecord, ImportHook
 
-pytest_plugins = [f"dtypeguard._plugins.pytest_{name}" for name in ("suite", "audit", "state", "diff")]
+pytest_plugins = [f"dtypeguard._plugins.pytest_{name}" for name in ("suite", "audit", "state")]
 
 _MODES = pyproject.LEGAL["mode"]
 _LEGAL = {"mode": (*_MODES, *(f"{mode}:all" for mode in _MODES), "config"), "casting": pyproject.LEGAL["casting"]}

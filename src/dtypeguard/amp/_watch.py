@@ -27,10 +27,9 @@ from .._show.text import number
 from ._arguments import models_of, optimizers_of, read
 from ._average import WatchedAverage
 from ._history import History, moments_of
-from ._holdings import compare
 from ._metrics import Meters, Metrics, check_group, named, reduced
 from ._names import Names
-from ._optimizer import SELDOM, WatchedOptimizer
+from ._optimizer import SELDOM, WatchedOptimizer, compare
 from ._probe import Probe, compiles
 from ._scaler import leave, listen
 from ._scaling import Scaling
