@@ -158,7 +158,8 @@ class ModuleReport(Result):
         )
 
     def __str__(self) -> str:
-        return "\n".join([self.head(), *self._matrices(), *self._legend(), *self._trapped(), *self._unsupported()])
+        legend = (f"  {status:<{_WIDE}}{text}" for status, text in self.legend())
+        return "\n".join([self.head(), *self._matrices(), "", *legend, *self._trapped(), *self._unsupported()])
 
     def __repr__(self) -> str:
         return f"<module report: {self.head()}>"
@@ -183,10 +184,6 @@ class ModuleReport(Result):
             yield _line("parameters", "region", *(dtype_title(dtype) for dtype in table.columns))
             for dtype, region, cells in table.rows:
                 yield _line(dtype_title(dtype), dtype_title(region, "-"), *(c.status for c in cells))
-
-    def _legend(self) -> Iterator[str]:
-        yield ""
-        yield from (f"  {status:<{_WIDE}}{text}" for status, text in self.legend())
 
     def legend(self) -> list[tuple[str, str]]:
         """The statuses that occur."""

@@ -220,13 +220,11 @@ def _check_array_type(spec: TensorSpec) -> None:
     """Refuse arrays of other libraries, and tensors that are wrappers of something."""
     kind = spec.array_type
     plain = isinstance(kind, type) and issubclass(kind, Tensor) and not issubclass(kind, LAZY)
-    own = [getattr(cls, "__torch_dispatch__", None) for cls in (kind, Tensor)]
-    wraps = hasattr(kind, "__tensor_flatten__") or own[0] is not own[1]
-    if kind is not Any and not is_numpy(kind) and (wraps or not plain):
+    own = getattr(kind, "__torch_dispatch__", None) is not Tensor.__torch_dispatch__
+    if kind is not Any and not is_numpy(kind) and (own or not plain or hasattr(kind, "__tensor_flatten__")):
         name = getattr(kind, "__name__", str(kind))
-        raise AnnotationError(
-            f"no value of {spec.hint} is made: it wants a {name}, and only plain tensors and ndarrays are"
-        )
+        told = f"it wants a {name}, and only plain tensors and ndarrays are"
+        raise AnnotationError(f"no value of {spec.hint} is made: {told}")
 
 
 def check_possible(spec: Spec | None, options: Options, *seen: Spec) -> None:
@@ -362,9 +360,8 @@ def _fields(maker: Maker, spec: FieldsSpec) -> Any:
     cls = spec.origin
     known = {**spec.fields, **spec.others}
     if cls is dict:  # a TypedDict
-        there = [
-            n for n in known if n in spec.required or maker.wants(known[n]) or (not maker.deep and maker.draw(_FLIP))
-        ]
+        needed = [name for name in known if name in spec.required or maker.wants(known[name])]
+        there = [name for name in known if name in needed or (not maker.deep and maker.draw(_FLIP))]
         return {name: maker.value(known[name]) for name in there}
     known = {name: known[name] for name in _arguments(spec)}
     return maker.made(spec, {name: maker.value(field) for name, field in known.items()})
