@@ -192,7 +192,7 @@ def of_function(name: str, one: Any, doc: Docstring, missing: Missing) -> Iterat
     if name.startswith("pytest."):
         yield "A fixture of pytest."
         given = inspect.signature(one).return_annotation
-        if getattr(given, "_is_protocol", False):
+        if isinstance(given, type) and "__call__" in vars(given):
             yield signature(name.rpartition(".")[2], given.__call__)
     elif not inspect.ismodule(one):
         yield signature(f"dtypeguard.{name}", one)

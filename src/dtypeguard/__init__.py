@@ -5,13 +5,9 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 if _TYPE_CHECKING:
-    from . import amp as amp
-    from . import distributed as distributed
-    from . import results as results
+    from . import amp, distributed, results
     from . import testing as testing
-    from ._core.base.config import get_mode as get_mode
-    from ._core.base.config import mode as mode
-    from ._core.base.config import set_mode as set_mode
+    from ._core.base.config import get_mode, mode, set_mode
     from ._core.base.errors import AmpError as AmpError
     from ._core.base.errors import AmpWarning as AmpWarning
     from ._core.base.errors import AnnotationError as AnnotationError
@@ -28,67 +24,27 @@ if _TYPE_CHECKING:
     from ._core.base.errors import RankError as RankError
     from ._core.base.errors import ShapeError as ShapeError
     from ._core.base.errors import StateError as StateError
-    from ._core.doors.enforce import check as check
-    from ._core.doors.enforce import enforce as enforce
-    from ._core.doors.guard import GuardedModule as GuardedModule
-    from ._core.doors.guard import guard as guard
-    from ._core.doors.guard import is_guarded as is_guarded
-    from ._core.doors.guard import unguard as unguard
-    from ._core.doors.guarded import guarded as guarded
-    from ._core.doors.hook import install_import_hook as install_import_hook
-    from ._core.repair.records import casts as casts
-    from ._core.repair.records import reset_casts as reset_casts
-    from ._tools.audit import audit as audit
-    from ._tools.compare import compare as compare
-    from ._tools.describe import describe as describe
-    from ._tools.diff import capture as capture
-    from ._tools.diff import diff as diff
-    from ._tools.dryrun import dryrun as dryrun
-    from ._tools.manifest import manifest as manifest
+    from ._core.doors.enforce import check, enforce
+    from ._core.doors.guard import GuardedModule, guard, is_guarded, unguard
+    from ._core.doors.guarded import guarded
+    from ._core.doors.hook import install_import_hook
+    from ._core.repair.records import casts, reset_casts
+    from ._tools.audit import audit
+    from ._tools.compare import compare
+    from ._tools.describe import describe
+    from ._tools.diff import capture, diff
+    from ._tools.dryrun import dryrun
+    from ._tools.manifest import manifest
 
 __version__ = "0.1.0"
 
 __all__ = [  # a star import loads all of it, but not `testing`, which needs hypothesis
-    "AmpError",
-    "AmpWarning",
-    "AnnotationError",
-    "CastError",
-    "CastWarning",
-    "CompareError",
-    "ContractWarning",
-    "DeviceError",
-    "DtypeError",
-    "DtypeGuardError",
-    "DtypeGuardWarning",
-    "GuardedModule",
-    "HintError",
-    "InplaceOnCastWarning",
-    "RankError",
-    "ShapeError",
-    "StateError",
-    "amp",
-    "audit",
-    "capture",
-    "casts",
-    "check",
-    "compare",
-    "describe",
-    "diff",
-    "distributed",
-    "dryrun",
-    "enforce",
-    "get_mode",
-    "guard",
-    "guarded",
-    "install_import_hook",
-    "is_guarded",
-    "manifest",
-    "mode",
-    "reset_casts",
-    "results",
-    "set_mode",
-    "unguard",
-]
+    "AmpError", "AmpWarning", "AnnotationError", "CastError", "CastWarning", "CompareError", "ContractWarning",
+    "DeviceError", "DtypeError", "DtypeGuardError", "DtypeGuardWarning", "GuardedModule", "HintError",
+    "InplaceOnCastWarning", "RankError", "ShapeError", "StateError", "amp", "audit", "capture", "casts", "check",
+    "compare", "describe", "diff", "distributed", "dryrun", "enforce", "get_mode", "guard", "guarded",
+    "install_import_hook", "is_guarded", "manifest", "mode", "reset_casts", "results", "set_mode", "unguard",
+]  # fmt: skip
 
 
 _MODULES = ("amp", "distributed", "results", "testing")

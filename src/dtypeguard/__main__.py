@@ -195,42 +195,14 @@ def parser(name: str = "dtypeguard") -> _Parser:
     top.add_argument("--version", action="version", version=dtypeguard.__version__, help="print the version")
     commands = top.add_subparsers(title="commands", required=True, metavar="command")
 
-    def command(name: str, does: Callable[[argparse.Namespace], int], says: str, **more: Any) -> _Parser:
-        made: _Parser = commands.add_parser(
-            name,
-            help=says,
-            description=says,
-            epilog=EPILOGS[name],
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-            **more,
-        )
-        made.set_defaults(run=does, parser=made)
-        return made
-
     ways = f"{name} audit [options] script.py [argument ...]\n       {name} audit [options] -m module [argument ...]"
-    says = "run a script or a module, and print its dtype mistakes"
-    _audit_options(command("audit", _audit, says, usage=ways))
-    says = "measure what a lower precision costs a model, and which layers pay"
-    _compare_options(command("compare", _compare, says))
-    says = "say what a guard holds a model to, and whether a batch fulfils it"
-    _describe_options(command("describe", _describe, says))
-    says = "tell in which dtypes a model runs, and what comes out"
-    _dryrun_options(command("dryrun", _dryrun, says))
-    says = "find where two programs part that should compute the same, and whether it is rounding"
-    _diff_options(command("diff", _diff, says))
-    says = "write down the dtype of every tensor that a model or a checkpoint holds, or check it"
-    _manifest_options(command("manifest", _manifest, says))
-    rules = command("rules", _rules, "list the rules and the errors of contracts, or explain some")
-    rules.add_argument(
-        "rules", nargs="*", metavar="rule", help="an id, a name or a family: DG309, unscale-twice, DG3, DG001"
-    )
-    command("doctor", _doctor, "print the environment, and what is wrong with it")
-    says = "print a script that completes commands and options in a shell"
-    command("completion", _completion, says).add_argument(
-        "shell", choices=("bash", "zsh", "fish"), help="the shell that is to complete them"
-    )
-    for made in commands.choices.values():
+    for command, (does, add_options, says) in _COMMANDS.items():
+        made = commands.add_parser(
+            command, usage=ways if does is _audit else None, help=says, description=says, epilog=EPILOGS[command],
+            formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+        )  # fmt: skip
+        made.set_defaults(run=does, parser=made)
+        add_options(made)
         take_back(made)
     return top
 
@@ -396,17 +368,10 @@ def _writes(parser: argparse.ArgumentParser, what: str, more: str = "") -> None:
 
 def _imported(module: str) -> Callable[[argparse.Namespace], int]:
     """What a command does; its module is imported when it is run."""
-
-    def run(options: argparse.Namespace) -> int:
-        status: int = importlib.import_module(f"dtypeguard._tools.{module}").run(options)
-        return status
-
-    return run
+    return lambda options: int(importlib.import_module(f"dtypeguard._tools.{module}").run(options))
 
 
-_audit, _compare, _describe = _imported("audit.command"), _imported("compare.command"), _imported("describe.command")
-_dryrun, _diff, _manifest = _imported("dryrun.command"), _imported("diff.command"), _imported("manifest.command")
-_rules, _doctor = _imported("rules"), _imported("doctor")
+_audit = _imported("audit.command")
 
 
 def _every(text: str) -> str | int:
@@ -452,6 +417,34 @@ def _completion(options: argparse.Namespace) -> int:
                 action.choices = [*FAMILIES, *(word for one in entries() for word in (one.id, one.name))]
     print(shtab.complete(top, options.shell))
     return 0
+
+
+def _rules_options(parser: argparse.ArgumentParser) -> None:
+    says = "an id, a name or a family: DG309, unscale-twice, DG3, DG001"
+    parser.add_argument("rules", nargs="*", metavar="rule", help=says)
+
+
+def _completion_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that is to complete them")
+
+
+_Does = Callable[[argparse.Namespace], int]
+# What runs, what adds its options, and what `--help` says of it.
+_COMMANDS: dict[str, tuple[_Does, Callable[[argparse.ArgumentParser], None], str]] = {
+    "audit": (_audit, _audit_options, "run a script or a module, and print its dtype mistakes"),
+    "compare": (_imported("compare.command"), _compare_options,
+                "measure what a lower precision costs a model, and which layers pay"),
+    "describe": (_imported("describe.command"), _describe_options,
+                 "say what a guard holds a model to, and whether a batch fulfils it"),
+    "dryrun": (_imported("dryrun.command"), _dryrun_options, "tell in which dtypes a model runs, and what comes out"),
+    "diff": (_imported("diff.command"), _diff_options,
+             "find where two programs part that should compute the same, and whether it is rounding"),
+    "manifest": (_imported("manifest.command"), _manifest_options,
+                 "write down the dtype of every tensor that a model or a checkpoint holds, or check it"),
+    "rules": (_imported("rules"), _rules_options, "list the rules and the errors of contracts, or explain some"),
+    "doctor": (_imported("doctor"), lambda parser: None, "print the environment, and what is wrong with it"),
+    "completion": (_completion, _completion_options, "print a script that completes commands and options in a shell"),
+}  # fmt: skip
 
 
 if __name__ == "__main__":

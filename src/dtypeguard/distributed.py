@@ -154,11 +154,7 @@ def _compare_ranks(
 
 
 def _all_say(store: Any, digest: str, rank: int, ranks: list[int], what: str, end: float) -> bool:
-    """Whether all ranks say the same digest; a few requests of each rank, however many there are.
-
-    Raises:
-        TimeoutError: some said nothing.
-    """
+    """Whether all ranks say the same digest; a few requests of each rank, however many there are."""
     counts = ("as/" + digest, "here")  # in this order: who sees all here sees what they say
     store.set(f"digest/{rank}", digest)
     for count in counts:

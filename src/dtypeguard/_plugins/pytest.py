@@ -19,7 +19,7 @@ from .._core.base import pyproject
 if TYPE_CHECKING:
     from dtypeguard.results import CastRecord, ImportHook
 
-pytest_plugins = [f"dtypeguard._plugins.pytest_{name}" for name in ("suite", "audit", "state", "diff")]
+pytest_plugins = [f"dtypeguard._plugins.pytest_{name}" for name in ("suite", "audit", "state")]
 
 _MODES = pyproject.LEGAL["mode"]
 _LEGAL = {"mode": (*_MODES, *(f"{mode}:all" for mode in _MODES), "config"), "casting": pyproject.LEGAL["casting"]}
@@ -146,11 +146,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def _settings(config: pytest.Config, prefix: str = "", **chosen: str | None) -> dict[str, Any]:
-    """A mode and a casting, from as users write them to as `dtypeguard.set_mode` takes them.
-
-    Raises:
-        ValueError: for what is neither.
-    """
+    """A mode and a casting, from as users write them to as `dtypeguard.set_mode` takes them."""
     settings: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
     for name, value in settings.items():
         if value not in _LEGAL[name]:
@@ -164,20 +160,20 @@ def _settings(config: pytest.Config, prefix: str = "", **chosen: str | None) -> 
     return settings
 
 
-def _modes() -> Any:
-    """The modes of dtypeguard, if that is imported."""
-    return sys.modules.get("dtypeguard._core.base.config")
+def _loaded(module: str) -> Any:
+    """A module of dtypeguard, if that is imported."""
+    return sys.modules.get(f"dtypeguard._core.{module}")
 
 
 def _current() -> Settings:
-    modes = _modes()
+    modes = _loaded("base.config")
     return told if modes is None else modes.base()._asdict()
 
 
 def _apply(settings: Settings) -> None:
     """Put settings in force, in the place of all others."""
     global told
-    told, modes = settings, _modes()
+    told, modes = settings, _loaded("base.config")
     if modes is not None:
         modes.rebase(modes.initial())
 
@@ -189,20 +185,12 @@ def _marks(node: Any) -> dict[str, Any]:
 
 
 def marked(node: Any, name: str, text: str, takes: Sequence[str]) -> dict[str, Any]:
-    """The options that markers give, those of the closest first.
-
-    Raises:
-        TypeError: a marker has others than it takes.
-    """
+    """The options that markers give, those of the closest first."""
     options: dict[str, Any] = {}
     for marker in node.iter_markers(name):
         wrong = [*map(repr, marker.args), *(key for key in marker.kwargs if key not in takes)]
         if wrong:
-            meant = (
-                f" without a name: write {takes[0]}={marker.args[0]!r}"
-                if marker.args
-                else pyproject.near(wrong[0], takes)
-            )
+            meant = f" without a name: write {takes[0]}={wrong[0]}" if marker.args else pyproject.near(wrong[0], takes)
             raise TypeError(f"the marker {text.partition(':')[0]} does not take {', '.join(wrong)}{meant}")
         options = {**marker.kwargs, **options}
     return options
@@ -219,7 +207,7 @@ def plainly(what: str, call: Callable[[], T], *kinds: type[Exception]) -> T:
 
 @pytest.hookimpl(wrapper=True, trylast=True)  # pytest's own wrappers must have begun before this may fail
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
-    cast, run = _casts(), item.config.stash[_run]
+    cast, run = _loaded("repair.records"), item.config.stash[_run]
     run.begun = run.seen = None if cast is None else cast.mark()
     run.outside, run.marks = _current(), {}
     run.marks = plainly("dtypeguard", functools.partial(_marks, item), ValueError, TypeError)
@@ -257,7 +245,7 @@ def _outside(node: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        modes = _modes()
+        modes = _loaded("base.config")
         if modes is not None and modes.base() != modes.initial():
             run.outside = _current()
         _apply(inside if run.outside is outside else {**run.outside, **run.marks})
@@ -295,11 +283,6 @@ def dtypeguard_mode(request: pytest.FixtureRequest) -> Callable[..., None]:
 # --- repairs ------------------------------------------------------------------------------------------------------
 
 
-def _casts() -> Any:
-    """The registry of repairs, if dtypeguard is imported."""
-    return sys.modules.get("dtypeguard._core.repair.records")
-
-
 @pytest.fixture
 def dtype_casts(request: pytest.FixtureRequest) -> Callable[[], list["CastRecord"]]:
     """The repairs of this test, setup included: `dtype_casts()` is the list so far.
@@ -334,7 +317,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
     """Count what was repaired in a setup, call or teardown; say why an error is one."""
     _count(item)
     report = yield
-    errors = sys.modules.get("dtypeguard._core.base.errors")
+    errors = _loaded("base.errors")
     error = call.excinfo.value if report.failed and call.excinfo is not None else None
     repairable = errors is not None and type(error) in (errors.DtypeError, errors.DeviceError)
     run = item.config.stash[_run]
@@ -344,7 +327,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
 
 
 def _count(item: pytest.Item) -> None:
-    cast, run = _casts(), item.config.stash[_run]
+    cast, run = _loaded("repair.records"), item.config.stash[_run]
     if cast is not None:
         for record in cast.since(run.seen):
             _add(run, _row(record), record.count, item.nodeid)
@@ -391,21 +374,18 @@ def _no_package(name: str, meant: str) -> str:
 
 
 def _unknown(config: pytest.Config) -> dict[str, str]:
-    """The packages to enforce that do not exist, and which were meant; a test may still have them found.
-
-    Of the workers of pytest-xdist each knows for itself.
-    """
+    """The packages to enforce that do not exist, and which were meant; a test may still have them found."""
     hook = config.stash[_run].hook
-    if hook is None or config.getoption("dist", "no") != "no":
+    if hook is None or config.getoption("dist", "no") != "no":  # of the workers each knows for itself
         return {}
     there = {name.partition(".")[0] for name in sys.modules}
     finders = [finder for finder in sys.meta_path if finder is not hook._finder]  # ours takes note of who is looked for
-    found = {name: _is_found(name.partition(".")[0], finders) for name in hook.missing()}
-    return {name: pyproject.near(name, there) for name in found if not found[name]}
 
+    def is_found(name: str) -> bool:
+        return name in sys.modules or any(finder.find_spec(name, None) is not None for finder in finders)
 
-def _is_found(name: str, finders: Sequence[Any]) -> bool:
-    return name in sys.modules or any(finder.find_spec(name, None) is not None for finder in finders)
+    lost = [name for name in hook.missing() if not is_found(name.partition(".")[0])]
+    return {name: pyproject.near(name, there) for name in lost}
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -40,7 +40,7 @@ class _Watch:
     options: dict[str, Any]  # of the marker
     baseline: Path | None
     fail_on: str
-    writes: bool = False  # a baseline, so nothing fails
+    writes: bool  # a baseline, so nothing fails
     asked: list[functools.partial[None]] | None = None  # calls of `assert_clean` that passed, once there was one
 
 
@@ -148,7 +148,7 @@ def _begin(item: pytest.Item) -> _Watch:
     default = _baseline(item.config)
     baseline = options.get("baseline", default)
     baseline = None if baseline is None else item.config.rootpath / baseline
-    write = item.config.getoption(_WRITE)
+    write = bool(item.config.getoption(_WRITE))
     if baseline is not None and not write:
         load(baseline, _WRITE)  # what is wrong with it is said before the test runs
     suite = item.config.stash.get(suite_of, None)
@@ -156,7 +156,7 @@ def _begin(item: pytest.Item) -> _Watch:
     of_audit |= {name: options[name] for name in _OF_AUDIT if name in options}
     audit = dtypeguard.audit(**of_audit)
     least = "warning" if suite is None else suite.fail_on
-    watch = _Watch(audit, audit.report, options, baseline, options.get("fail_on", least), bool(write))
+    watch = _Watch(audit, audit.report, options, baseline, options.get("fail_on", least), write)
     _listen(watch)
     return watch
 
@@ -215,8 +215,10 @@ def _tell(item: pytest.Item, watch: _Watch) -> "list[Finding] | None":
 def _assert_clean(item: pytest.Item, watch: _Watch) -> None:
     from dtypeguard._engine.watch.selection import reaches
 
-    if item.config.getoption(_WRITE):
-        _remember(item.config, watch)
+    if watch.writes:
+        from dtypeguard._show.report.baseline import rows_of
+
+        _merge(item.config, rows_of(watch.report.findings, _baseline(item.config) or ""))
     told = _tell(item, watch)
     if watch.writes or watch.fail_on == "never":
         return
@@ -241,12 +243,6 @@ def _add_section(item: pytest.Item, watch: _Watch) -> None:
 def _baseline(config: pytest.Config) -> Path | None:
     path = config.getini(_INI)
     return (config.inipath.parent if config.inipath else config.rootpath) / path if path else None
-
-
-def _remember(config: pytest.Config, watch: _Watch) -> None:
-    from dtypeguard._show.report.baseline import rows_of
-
-    _merge(config, rows_of(watch.report.findings, _baseline(config) or ""))
 
 
 def _merge(config: pytest.Config, rows: Iterable[Iterable[str]]) -> None:

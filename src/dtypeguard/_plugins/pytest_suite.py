@@ -33,21 +33,13 @@ _SENT = "dtypeguard_suite"
 
 @dataclasses.dataclass
 class Suite:
-    """The audit of a suite.
+    """The audit of a suite."""
 
-    Attributes:
-        options: of each test's audit.
-        fail_on: the lowest severity that fails a test; "never" for none.
-        reports: the files to write at the end.
-        merged: what was found so far.
-        lost: tests whose worker died.
-    """
-
-    options: dict[str, Any]
-    fail_on: str
-    reports: list[str]
-    merged: "Merged"
-    lost: list[str] = dataclasses.field(default_factory=list)
+    options: dict[str, Any]  # of each test's audit
+    fail_on: str  # the lowest severity that fails a test; "never" for none
+    reports: list[str]  # the files to write at the end
+    merged: "Merged"  # what was found so far
+    lost: list[str] = dataclasses.field(default_factory=list)  # tests whose worker died
 
     def add(self, item: pytest.Item, report: "AuditReport", findings: "list[Finding]") -> None:
         """Keep what a test found."""

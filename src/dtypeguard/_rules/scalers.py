@@ -122,7 +122,7 @@ class Scalers:
 
     def meet(self, audit: Recorder, scaler: GradScaler) -> Scaled:
         scaled = self._met.get(id(scaler))
-        if scaled is None or not scaled.watches(scaler):
+        if scaled is None or scaled.scaler is not scaler:
             scaled = self._met[id(scaler)] = Scaled(scaler, audit)
         scaled.prune()
         optimizers = audit.state(Optimizers)

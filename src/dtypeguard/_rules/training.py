@@ -19,9 +19,8 @@ from .._engine.watch.events import Call, on, tell
 from .._engine.watch.recorder import Recorder
 from .._engine.watch.rule import Rule
 from .._engine.watch.sites import Site
-from ..amp._holdings import compare
 from ..amp._names import Names
-from ..amp._optimizer import SELDOM, WatchedOptimizer
+from ..amp._optimizer import SELDOM, WatchedOptimizer, compare
 from ..amp._watch import OWN, has_closure, not_eager
 from .optimizers import Met, Optimizers, roots
 from .scalers import Scalers

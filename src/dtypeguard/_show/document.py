@@ -19,14 +19,10 @@ _CONTROL = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"
 
 
 def document(page: Path, view: Mapping[str, Any], filters: Mapping[str, Callable[..., Any]], style: str = "") -> str:
-    """A page.
+    """A page: `page` is the path of its template without `.html.j2`, `view` the names that the template knows.
 
-    Args:
-        page: the path of its template without `.html.j2`. Its `.css` and `.js`, if it has any, are beside it, and come
-            after those that all pages have.
-        view: the names that the template knows.
-        filters: those that it uses beside `number` and `prose`.
-        style: more CSS, which the page's own comes after; inline styles would need a hole in the policy.
+    Its `.css` and `.js`, if it has any, are beside it, and come after those that all pages have, and after `style`:
+    inline styles would need a hole in the policy.
     """
     common = _HERE / "common"
     script = _asset(common.with_suffix(".js")) + _asset(page.with_suffix(".js"))
@@ -60,7 +56,7 @@ def _template(page: Path, filters: Mapping[str, Callable[..., Any]]) -> Any:
         loader=jinja2.FunctionLoader(source), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
-    environment.filters.update(number=_number, prose=prose, **filters)
+    environment.filters.update(number="{:,}".format, prose=prose, **filters)
     return environment.get_template(f"{page.name}.html.j2")
 
 
@@ -73,10 +69,6 @@ def markup(text: str) -> "Markup":
 
 def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-def _number(value: int) -> str:
-    return f"{value:,}"
 
 
 def prose(text: str) -> "Markup":

@@ -18,11 +18,7 @@ def as_json(data: dict[str, Any], path: str | os.PathLike[str] | None) -> str:
 
 
 def named(path: Any, example: str, option: str = "path") -> str | os.PathLike[str]:
-    """The name of a file, as an option has it.
-
-    Raises:
-        TypeError: for what is no path.
-    """
+    """The name of a file, as an option has it."""
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"{option} must be the name of a file, {example!r} for example, not {type(path).__name__}")
     return path
@@ -31,14 +27,7 @@ def named(path: Any, example: str, option: str = "path") -> str | os.PathLike[st
 def write(path: str | os.PathLike[str], content: str | bytes, example: str = "report.txt") -> None:
     """Write a text or bytes, all or nothing: an old file stays as it is until the new one is complete.
 
-    Args:
-        path: of the file.
-        content: what it is to have.
-        example: the name of a file, for the error where the path is a folder.
-
-    Raises:
-        OSError: where it cannot be written.
-        TypeError: for what is no path.
+    `example` is the name of a file, for the error where the path is a folder.
     """
     file = Path(os.path.realpath(named(path, example)))  # a link stays one
     data = content.encode("utf-8") if isinstance(content, str) else content
@@ -72,11 +61,7 @@ def _replace(file: Path, data: bytes) -> None:
 
 
 def writable(path: str) -> str:
-    """The path, absolute, if a file can be written there; nothing is left of the attempt.
-
-    Raises:
-        ValueError: says why it cannot.
-    """
+    """The path, absolute, if a file can be written there; else a ValueError. Nothing is left of the attempt."""
     file = os.path.abspath(path)
     if os.path.isdir(file):
         raise ValueError(f"cannot write {path}: it is a folder")

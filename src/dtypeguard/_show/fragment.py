@@ -33,12 +33,7 @@ _DARK = (
 
 
 def fragment(title: Any, *parts: Any) -> str:
-    """What `_repr_html_` returns.
-
-    Args:
-        title: the first line, in bold.
-        parts: what this module's functions make, or texts, each of which is a paragraph; None is left out.
-    """
+    """What `_repr_html_` returns: a line in bold, and parts or texts, each a paragraph; None is left out."""
     element = markup('<div class="dtypeguard"><style>{}</style>\n{}\n</div>')
     return readable(element.format(markup(_style()), body(title, *parts)))
 
@@ -132,11 +127,7 @@ def listed(texts: Iterable[Any]) -> "Markup | None":
 def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]], noun: str = "row") -> "Markup | None":
     """A table; None where it has no rows. Columns without anything in them are left out, rows after a dozen folded.
 
-    Args:
-        caption: what stands above it.
-        head: the names of its columns.
-        rows: cells: text, numbers, dtypes, or what this module's functions make.
-        noun: what a row is, for the line that unfolds the rest.
+    Cells are text, numbers, dtypes, or what this module's functions make; `noun` is what the folded rows are called.
     """
     rows = [tuple(map(_data, row)) for row in rows]
     kept = [place for place, name in enumerate(head) if any(row[place] != _EMPTY for row in rows)]

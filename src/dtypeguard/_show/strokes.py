@@ -178,10 +178,7 @@ def along(corners: Sequence[tuple[float, float]]) -> Iterator[Box]:
 
 
 def named(at: tuple[float, float], said: str, colour: str, taken: list[Box], lines: list[Box], within: Box) -> str:
-    """The label of a point, beside or near it: where it meets no other, and hides no line if there is such a place.
-
-    Without a place there is no label. What is taken grows by it.
-    """
+    """The label of a point, beside or near it: where it meets no other, and hides no line if there is such a place."""
     sides = [(dx, dy, anchor) for dy in (-7, 15, -22, 30) for dx, anchor in ((2.0, "start"), (-2.0, "end"))]
     for others in ([*taken, *lines], taken):
         for dx, dy, anchor in (*sides, (0.0, -11, "middle"), (0.0, 21, "middle")):

@@ -22,44 +22,10 @@ from html import escape
 from pathlib import Path
 from typing import Protocol
 
+from . import strokes
 from .document import readable
-from .strokes import (
-    HALO,
-    LETTER,
-    LINE,
-    NARROW,
-    Axis,
-    Box,
-    Lines,
-    Scale,
-    along,
-    below,
-    cut,
-    keys,
-    lanes,
-    line,
-    named,
-    path,
-    rect,
-    short,
-    text,
-)
-
-__all__ = [
-    "Axis",
-    "Bars",
-    "Cell",
-    "Chart",
-    "Limit",
-    "Mark",
-    "Matrix",
-    "Picture",
-    "Row",
-    "Series",
-    "Stack",
-    "alone",
-    "inline",
-]
+from .strokes import HALO, LETTER, LINE, NARROW, Box, Lines, Scale, cut, keys, line, rect, short, text
+from .strokes import Axis as Axis
 
 _WIDTH = 390  # px: of a file
 _LEFT, _RIGHT, _HIGH = 16.0, 97.0, 190.0  # of a chart: percent, percent, px
@@ -158,15 +124,15 @@ class Chart:
         for value, said in down.ticks():
             yield line((_LEFT, _RIGHT), (down(value), down(value)), "rule")
             yield text(_LEFT - 1.5, down(value) + 4, said, "end")
-        yield from below(across, floor, self.x.title)
+        yield from strokes.below(across, floor, self.x.title)
         for one in self.series:
             yield from _drawn(one, across, down)
         within = _LEFT * NARROW / 100, top - LINE, NARROW, floor
-        taken, run = list[Box](), [box for one in self.series for box in along(_places(one, across, down))]
+        taken, run = list[Box](), [box for one in self.series for box in strokes.along(_places(one, across, down))]
         for limit in (limit for limit in self.limits if limit.axis == "y" and down.shows(limit.at)):
             y = down(limit.at)
             yield line((_LEFT, _RIGHT), (y, y), limit.colour, dashed=True)
-            yield named((_RIGHT, y), limit.label, "quiet", taken, run, within)
+            yield strokes.named((_RIGHT, y), limit.label, "quiet", taken, run, within)
         yield from heads
         yield from _downs(self.limits, across, top, floor)
         shown = [mark for mark in self.marks if across.shows(mark.x) and down.shows(mark.y)]
@@ -178,7 +144,7 @@ class Chart:
                 f'<circle cx="{x}%" cy="{y}" r="{mark.size}" fill="var(--{fill})" stroke="var(--{mark.colour})" '
                 f'stroke-width="1.5"><title>{escape(mark.label)}</title></circle>'
             )
-            yield named((x, y), mark.label, "text", taken, run, within)
+            yield strokes.named((x, y), mark.label, "text", taken, run, within)
         yield from legend
 
 
@@ -212,7 +178,7 @@ class Bars:
             for start, end, colour in row.pieces:
                 left, right = sorted((across(start), across(end)))
                 yield rect(left, y + 19, max(right - left, 0.4), 9, colour, row.told)
-        yield from below(across, floor, self.x.title)
+        yield from strokes.below(across, floor, self.x.title)
         yield from others
 
 
@@ -276,7 +242,7 @@ class Stack:
 def _heads(limits: Sequence[Limit], across: Scale, top: float) -> tuple[list[str], float]:
     """The labels of the lines down, and where they end."""
     at = [(across(limit.at), limit.label) for limit in limits if limit.axis == "x"]
-    found = lanes(at)
+    found = strokes.lanes(at)
     rows = [text(x, top + 12 + LINE * lane, said, side) for (x, said), (side, lane) in zip(at, found, strict=True)]
     return rows, top + LINE * (1 + max((lane for _, lane in found), default=-1))
 
@@ -303,7 +269,7 @@ def _drawn(series: Series, across: Scale, down: Scale) -> Iterator[str]:
         for (x, y), end in zip(places, ends, strict=True):
             yield rect(x, y, max(end - x - 0.2, 0.2), down.start - y, series.colour)
     elif places:
-        yield path(places, down.start, series.colour)
+        yield strokes.path(places, down.start, series.colour)
 
 
 # --- as text --------------------------------------------------------------------------------------------------------

@@ -51,10 +51,7 @@ def cut(name: str, width: int) -> str:
 
 
 def spark(shares: Iterable[float | None]) -> str:
-    """A letter for each share (0 to 1) of what could be, the higher the more; none for 0 and for None.
-
-    They are blocks, where standard output can show these.
-    """
+    """A letter for each share (0 to 1), the higher the more; blocks, where standard output can show these."""
     levels = _LEVELS[0]
     try:
         levels.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
@@ -75,11 +72,9 @@ def titled(name: str) -> str:
 
 
 def modules_shown(names: Iterable[str], modules: Iterable[str] = ()) -> list[str]:
-    """Names of modules, in one those that differ by numbers.
+    """Names of modules, in one those that differ by numbers: `layers.*.mlp` are all of them, `layers.{0,2-4}.mlp` some.
 
-    Args:
-        names: of the modules.
-        modules: the names of all modules: `layers.*.mlp` are all, `layers.{0,2-4}.mlp` some.
+    `modules` are the names of all modules.
     """
     every: dict[str, set[str]] = {}
     for name in modules:

@@ -6,10 +6,11 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from .._core.base.config import Mode, as_mode
 from .._core.base.options import kind_of
 from .._engine.watch.rule import select
 
-WATCHED = ("DG3", "DG4")  # the families that a watch looks for
+_WATCHED = ("DG3", "DG4")  # the families that a watch looks for
 
 
 def models_of(model: Any) -> list[nn.Module]:
@@ -33,7 +34,7 @@ def _several(given: Any, kind: type) -> list[Any]:
 def optimizers_of(optimizer: Any) -> list[Optimizer]:
     optimizers: list[Optimizer] = []
     for one in _several(optimizer, Optimizer):
-        while not _is_optimizer(one) and isinstance(getattr(one, "optimizer", None), Optimizer):
+        while isinstance(getattr(one, "optimizer", None), Optimizer):  # the wrapper of a framework
             one = one.optimizer
         if not isinstance(one, Optimizer):
             raise TypeError(f"watch takes a torch.optim.Optimizer as optimizer, or several, not {kind_of(one)}")
@@ -43,20 +44,20 @@ def optimizers_of(optimizer: Any) -> list[Optimizer]:
     return list(dict.fromkeys(optimizers))
 
 
-def _is_optimizer(optimizer: Any) -> bool:
-    """Whether it is an optimizer itself, and no wrapper of one."""
-    return isinstance(optimizer, Optimizer) and not isinstance(getattr(optimizer, "optimizer", None), Optimizer)
+def read(
+    mode: Any = None, every: Any = 1, averaged: Any = None, metrics: Any = None, ignore: Any = ()
+) -> tuple[Mode | None, frozenset[str]]:
+    """The options of `watch`, each checked: the mode, and the rules that are left out."""
+    _check_steps("every", every)
+    if metrics is not None:
+        _check_steps("metrics", metrics)
+    rules = select(ignore)
+    if others := sorted(rule for rule in rules if not rule.startswith(_WATCHED)):
+        raise ValueError(f"ignore: a watch looks for {' and '.join(_WATCHED)}, and {others[0]} is a rule of audits")
+    return as_mode(mode), rules
 
 
-def ignored(ids: Any) -> frozenset[str]:
-    """The rules that are left out, among those that a watch looks for."""
-    rules = select(ids)
-    if others := sorted(rule for rule in rules if not rule.startswith(WATCHED)):
-        raise ValueError(f"ignore: a watch looks for {' and '.join(WATCHED)}, and {others[0]} is a rule of audits")
-    return rules
-
-
-def check_steps(option: str, steps: Any) -> None:
+def _check_steps(option: str, steps: Any) -> None:
     if isinstance(steps, bool) or not isinstance(steps, int):
         raise TypeError(f"{option} must be a number of steps, not {steps!r}")
     if steps < 1:

@@ -96,11 +96,7 @@ class Tracks(dict[Any, T]):
         self._moved: dict[int, float] = {}  # by step: the share of elements that have moved since the first look
 
     def stuck(self, step: int) -> tuple[list[T], float]:
-        """Those that stand still, and the share of elements that do, as they were looked at in a step.
-
-        Stochastic rounding moves more elements with every step. If no more have moved than at half the steps, the rest
-        never will.
-        """
+        """Those that stand still, and the share of elements that do, as they were looked at in a step."""
         tracks = [track for track in self.values() if track.differ]
         differ, stuck = sum(track.differ for track in tracks), sum(track.stuck for track in tracks)
         share = stuck / differ if differ else 0.0
@@ -111,6 +107,7 @@ class Tracks(dict[Any, T]):
         elif differ and (stuck < differ or any(track.updated for track in self.values())):
             half = max((known for known in self._moved if known <= step / 2), default=None)
             now = self._moved[step] = sum(t.moved for t in tracks) / sum(t.sampled for t in tracks)
+            # Stochastic rounding moves more with every step: if no more have moved than at half of them, none will.
             still = half is not None and share >= STUCK and now <= _GROWTH * self._moved[half]
             if len(self._moved) >= _LOOKS and ((still and stuck * step >= _CHANCES) or _behind(tracks)):
                 return [track for track in tracks if track.stuck >= min(STUCK, share) * track.differ], share

@@ -93,8 +93,9 @@ class History(Drawn):
         x = Axis("step", low=min(steps, default=None), high=max(steps, default=None))
         scales = [(float(one.step), one.scale) for one in self.moments if one.scale is not None]
         unmoved = [(float(one.step), one.unmoved) for one in self.moments if one.unmoved is not None]
+        shares = Axis(low=0.0, high=1.0, said=lambda share: f"{100 * share:g} %")
         charts = [
-            Chart("unmoved elements", x, Axis("", low=0.0, high=1.0, said=_percent), [Series(unmoved)]),
+            Chart("unmoved elements", x, shares, [Series(unmoved)]),
             Chart(
                 "update, in spacings of the parameter's dtype", x, Axis(log=2, low=_NONE, said=_spacings),
                 list(self._updates()), limits=[Limit(1.0, "one spacing")],
@@ -105,16 +106,16 @@ class History(Drawn):
         return Stack("what precision did to the steps", charts)
 
     def _updates(self) -> Iterator[Series]:
-        for name, colour in (("high", "f6"), ("update", "link"), ("low", "f3")):
+        for name, says, colour in _SHARES:
             points = [(float(one.step), getattr(one, name)) for one in self.moments]
-            yield Series([(x, y or _NONE) for x, y in points if y is not None], _SHARES[name], colour)
+            yield Series([(x, y or _NONE) for x, y in points if y is not None], says, colour)
 
     def _cell(self) -> tuple[Any, ...]:
         names = [field.name for field in fields(Moment)]
         return "history", table("", names, [[getattr(one, name) for name in names] for one in self.moments], "step")
 
 
-_SHARES = {"low": "10 % are below", "update": "half are below", "high": "90 % are below"}
+_SHARES = (("high", "90 % are below", "f6"), ("update", "half are below", "link"), ("low", "10 % are below", "f3"))
 _Height = Callable[[float], float]
 
 
@@ -143,10 +144,6 @@ def _short(value: float) -> float:
 
 def _spacings(value: float) -> str:
     return "" if 0 < value - _NONE < 0.75 else f"{value:g}" if value > _NONE else "0"
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:g} %"
 
 
 for _public in (History, Moment):

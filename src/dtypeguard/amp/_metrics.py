@@ -29,7 +29,6 @@ _EDGES = list(map(float, range(_LOWEST, _HIGHEST + 1)))
 _PLACES = 16  # evenly spread over all elements; the parameter at each of them is looked at
 _DTYPES = ("float64", "float32", "bfloat16", "float16", "other")  # of gradients
 _POINTS = 512  # of a history
-_COUNTS = ("repairs",)  # of which ranks' own are added up
 # In the order in which ranks exchange them.
 _FIELDS = ("steps", "scale", "skipped", "unmoved", "update", "repairs", *(f"gradients/{name}" for name in _DTYPES))
 
@@ -297,7 +296,7 @@ def reduced(numbers: Mapping[str, float], counts: Sequence[int], group: Any) -> 
         if known:
             total, least = math.fsum(value for value, _ in known), min(known)
             most = max(known, key=lambda pair: (pair[0], -pair[1]))  # the first of those that have as much
-            found[name] = total if name in _COUNTS else total / len(known)
+            found[name] = total if name == "repairs" else total / len(known)  # of each rank its own
             found |= {f"{name}/min": least[0], f"{name}/min_rank": least[1]}
             found |= {f"{name}/max": most[0], f"{name}/max_rank": most[1]}
     sums = [int(sum(column)) for column in zip(*(row[len(_FIELDS) :] for row in rows), strict=True)]

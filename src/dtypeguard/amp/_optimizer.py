@@ -6,7 +6,7 @@ and then at every fiftieth.
 
 import dataclasses
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from .._engine.watch.events import tell
 from .._engine.watch.ledger import Add
 from .._engine.watch.rule import Rule
 from ._names import Names
+from ._tensors import is_copy
 
 PERIOD = 50
 SELDOM = 500  # what takes longest, and changes least
@@ -210,3 +211,36 @@ def _some_dtypes(optimizer: Optimizer) -> tuple[Any, ...]:
     first, state = parameters[0], optimizer.state.get(parameters[0])
     dtypes = first.dtype, parameters[-1].dtype
     return (*dtypes, *[v.dtype for v in state.values() if isinstance(v, Tensor)]) if type(state) is dict else dtypes
+
+
+# ---------------------------------------------------------------- against what models have
+
+# A rule, the optimizer, facts, the parameters at fault, and those that no optimizer holds.
+Claim = Callable[[Rule, WatchedOptimizer, dict[str, Any], list[Tensor], list[Tensor]], None]
+
+
+class Holdings:
+    """Which parameters optimizers and models hold; master copies of half parameters are none of the strangers."""
+
+    def __init__(
+        self, names: Names, optimizers: Sequence[WatchedOptimizer], held: set[int], stepping: bool, claim: Claim
+    ) -> None:
+        """`held` are the ids of all parameters that any optimizer holds; `stepping`: gradients are there."""
+        self.names, self.optimizers, self.stepping, self.claim = names, optimizers, stepping, claim
+        self.stale = False  # some are tensors that the model no longer has
+        self.trainable = [parameter for parameter, _ in names.named() if parameter.requires_grad]
+        missing = [parameter for parameter in self.trainable if id(parameter) not in held]
+        strangers = {one: [p for p in one.held() if not names.has(p)] for one in optimizers}
+        copied = {id(p): next((m for m in missing if is_copy(p, m)), None) for ps in strangers.values() for p in ps}
+        masters = set(map(id, copied.values()))
+        self.missing = [p for p in missing if id(p) not in masters]
+        self.strangers = {
+            one: [p for p in ps if copied[id(p)] is None and p.requires_grad] for one, ps in strangers.items()
+        }
+
+
+def compare(names: Names, optimizers: Sequence[WatchedOptimizer], held: set[int], stepping: bool, claim: Claim) -> None:
+    """Ask the rules, unless a model is gone, of which nothing can be said."""
+    __tracebackhide__ = True
+    if not names.gone:
+        tell("held", Holdings(names, optimizers, held, stepping, claim))

@@ -38,9 +38,8 @@ class Probe:
         for model in models:
             fused = {part for module in model.modules() if isinstance(module, _FUSED) for part in module.modules()}
             modules = [module for module in model.modules() if module not in fused]
-            owners = [
-                m for m in modules if any(id(p) in held and p.ndim > 1 for p in m._parameters.values() if p is not None)
-            ]
+            own = {m: [p for p in m._parameters.values() if p is not None] for m in modules}
+            owners = [m for m in modules if any(id(p) in held and p.ndim > 1 for p in own[m])]
             for module in {m: None for m in (model, *spread(owners, 4)) if m not in fused}:
                 if not isinstance(module, torch.jit.ScriptModule):
                     look = _Look(module, module in owners)

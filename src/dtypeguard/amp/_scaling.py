@@ -135,9 +135,6 @@ class Scaling:
             return self._held
         return scale_tensor(scaler) if scaler.is_enabled() else None
 
-    def watches(self, scaler: Any) -> bool:
-        return self._scaler() is scaler
-
     def close(self) -> None:
         for driven in self.driven:
             driven.stepped()

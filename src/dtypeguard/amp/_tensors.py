@@ -65,10 +65,8 @@ def finite(gradients: Sequence[Tensor]) -> bool:
 
 def norm_of(gradients: Iterable[Tensor], order: float) -> float:
     """The norm over all gradients together, in float64."""
-    pieces = (
-        piece for part in map(local, gradients) for piece in torch.split(part.reshape(-1), _PIECE) if piece.numel()
-    )
-    norms = [torch.linalg.vector_norm(piece.double(), order).cpu() for piece in pieces]
+    pieces = (piece for part in map(local, gradients) for piece in torch.split(part.reshape(-1), _PIECE))
+    norms = [torch.linalg.vector_norm(piece.double(), order).cpu() for piece in pieces if piece.numel()]
     return float(torch.linalg.vector_norm(torch.stack(norms), order)) if norms else 0.0
 
 

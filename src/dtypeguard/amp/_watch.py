@@ -12,7 +12,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from .._core.base import private
-from .._core.base.config import Mode, ModeName, as_mode, written_in
+from .._core.base.config import Mode, ModeName, written_in
 from .._core.base.options import explained, explained_as
 from .._engine.watch.events import tell
 from .._engine.watch.ledger import Ledger
@@ -24,13 +24,12 @@ from .._show.report.findings import Report
 from .._show.result import Result
 from .._show.svg import Picture
 from .._show.text import number
-from ._arguments import check_steps, ignored, models_of, optimizers_of
+from ._arguments import models_of, optimizers_of, read
 from ._average import WatchedAverage
 from ._history import History, moments_of
-from ._holdings import compare
 from ._metrics import Meters, Metrics, check_group, named, reduced
 from ._names import Names
-from ._optimizer import SELDOM, WatchedOptimizer
+from ._optimizer import SELDOM, WatchedOptimizer, compare
 from ._probe import Probe, compiles
 from ._scaler import leave, listen
 from ._scaling import Scaling
@@ -113,11 +112,9 @@ def watch_from(
         raise TypeError(
             f"scaler must be one torch.amp.GradScaler, not {type(scaler).__name__}; others are noticed when they step"
         )
-    check_steps("every", every)
-    if metrics is not None:
-        check_steps("metrics", metrics)
+    as_asked, ignored = read(mode, every, averaged, metrics, ignore)
     said = [key for other in list(_live) for key in other._already_told(models, optimizers, scaler)]
-    ledger = Ledger(as_mode(mode), ignored(ignore), file, said=said)
+    ledger = Ledger(as_asked, ignored, file, said=said)
     handle = Watch(Names(models), optimizers, ledger, every, averaged, metrics)
     for other in list(_live):
         other._give_up(optimizers)
@@ -218,7 +215,7 @@ class Watch(Result):
         """What this watch has said of these: the one that begins now need not say it again."""
         mine = [*self._names.models(), *(watched.optimizer for watched in self._optimizers)]
         shared = any(one is other for one in mine for other in (*models, *optimizers))
-        scaled = scaler is not None and self._scaling is not None and self._scaling.watches(scaler)
+        scaled = scaler is not None and self._scaling is not None and self._scaling.scaler is scaler
         for finding in self._ledger.findings:
             if finding.severity != "info" and (shared or (scaled and (finding.op or "").startswith("GradScaler."))):
                 yield finding.rule, finding.message
@@ -407,7 +404,7 @@ class Watch(Result):
         if self._scaling is not None and not self._scaling.idle:
             return
         scaler = _calling_scaler(sys._getframe(1))
-        if scaler is not None and (self._scaling is None or not self._scaling.watches(scaler)):
+        if scaler is not None and (self._scaling is None or self._scaling.scaler is not scaler):
             self._set_scaler(scaler)
         dtype = None if scaler is not None else self._probe.dtype(watched.parameters())
         if dtype is not None:

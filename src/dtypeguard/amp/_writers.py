@@ -29,27 +29,19 @@ def _wandb(run: Any, found: Metrics, step: int | None) -> None:
     run.log({**found, **{name: histogram(np_histogram=pair) for name, pair in found.histograms.items()}}, step=step)
 
 
-def _logger(logger: Any, found: Metrics, step: int | None) -> None:
-    logger.log_metrics(dict(found), step=step)
-
-
 def _opentelemetry(meter: Any, found: Metrics, step: int | None) -> None:
     for name, value in found.items():
         package, what, part = (*name.split("/", 2), "")[:3]
         meter.create_gauge(f"{package}.{what}").set(value, {"part": part} if part else {})
 
 
-def _call(function: Any, found: Metrics, step: int | None) -> None:
-    function(dict(found), step)
-
-
 # By a method that the logger has; the first that fits.
 _WRITERS: dict[str, Write] = {
     "add_scalar": _tensorboard,  # of torch and of tensorboardX
     "define_metric": _wandb,  # a run, and the module
-    "log_metrics": _logger,  # MLflow, Lightning's loggers
+    "log_metrics": lambda logger, found, step: logger.log_metrics(dict(found), step=step),  # MLflow, Lightning's
     "create_gauge": _opentelemetry,
-    "__call__": _call,
+    "__call__": lambda function, found, step: function(dict(found), step),
 }
 
 

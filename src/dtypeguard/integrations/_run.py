@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from .._core.base.config import Mode, ModeName, as_mode, written_in
+from .._core.base.config import Mode, ModeName, written_in
 from .._core.base.errors import AmpError, plain
 from .._core.base.log import logger
 from .._core.base.options import misspelt
@@ -19,7 +19,7 @@ from .._show.report.findings import Report
 from .._show.report.report import AuditReport
 from .._show.text import human, number
 from .._tools.audit.audit import Audit, audit
-from ..amp._arguments import check_steps, ignored
+from ..amp._arguments import read
 from ..amp._metrics import Metrics
 from ..amp._watch import Watch, watch_from
 
@@ -60,7 +60,7 @@ class Run:
         self._audit_options: AuditOptions = {} if isinstance(auditing, bool) else auditing
         self._auditing = auditing is not False
         self._audit: Audit | None = None  # that runs
-        self._audited: AuditReport | None = None
+        self.audited: AuditReport | None = None
         self._watch_options = {"mode": options.get("mode"), **(watching if isinstance(watching, dict) else {})}
         self.options = options
         self._watching = watching is not False
@@ -99,10 +99,7 @@ class Run:
         bare = [getattr(one, "optimizer", one) for one in several]  # in the wrapper of a framework
         own = [one for one in bare if isinstance(one, Optimizer)]
         self._audit = new = audit(model, own, scaler, **self._audit_options)
-        self._audited = new.__enter__()
-
-    def audited(self) -> AuditReport | None:
-        return self._audited
+        self.audited = new.__enter__()
 
     def findings(self) -> Report:
         return Report() if self._watch is None else self._watch.report()
@@ -119,8 +116,8 @@ class Run:
         if self._audit is not None:
             self._audit.__exit__(None, None, None)
             self._audit = None
-            if speak and self._audited is not None and self._audited.findings:
-                logger.warning("dtypeguard: the audit of this run found:\n%s", self._audited.findings)
+            if speak and self.audited is not None and self.audited.findings:
+                logger.warning("dtypeguard: the audit of this run found:\n%s", self.audited.findings)
         if not self._guarded:
             return
         for model in self._guarded:
@@ -138,14 +135,10 @@ class Run:
 
 
 def _check(watching: Any, options: Any, auditing: Any) -> None:
-    """Check all options before the framework calls, which is later.
-
-    Raises:
-        TypeError, ValueError: with the name of the callback.
-    """
+    """Check all options before the framework calls, which is later; what it raises names the callback."""
     tables = (
         ("", options, (*GuardOptions.__annotations__, *_FORMS), read_options),
-        ("watch", {} if isinstance(watching, bool) else watching, (*WatchOptions.__annotations__,), _check_watch),
+        ("watch", {} if isinstance(watching, bool) else watching, (*WatchOptions.__annotations__,), read),
         ("audit", {} if isinstance(auditing, bool) else auditing, (*AuditOptions.__annotations__,), audit),
     )
     check: Any
@@ -160,14 +153,6 @@ def _check(watching: Any, options: Any, auditing: Any) -> None:
             check(**given)
         except (TypeError, ValueError) as error:
             raise (TypeError if isinstance(error, TypeError) else ValueError)(f"{_NAME}: {part}{error}") from None
-
-
-def _check_watch(mode: Any = None, every: Any = 1, averaged: Any = None, metrics: Any = None, ignore: Any = ()) -> None:
-    as_mode(mode)
-    check_steps("every", every)
-    if metrics is not None:
-        check_steps("metrics", metrics)
-    ignored(ignore)
 
 
 def _log_text(records: Casts) -> str:

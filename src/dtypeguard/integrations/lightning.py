@@ -71,7 +71,7 @@ class DtypeGuardCallback(Callback):
 
     def audited(self) -> AuditReport | None:
         """What the audit of the run, or of the last one, found; None without one."""
-        return self._run.audited()
+        return self._run.audited
 
     def findings(self) -> Report:
         """What the watch found in the run, or in the last one."""
@@ -85,21 +85,12 @@ class DtypeGuardCallback(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._run.open(_doors(pl_module))
 
-    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.on_fit_start(trainer, pl_module)
-
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.on_fit_start(trainer, pl_module)
-
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.on_fit_start(trainer, pl_module)
-
-    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.on_fit_start(trainer, pl_module)
+    on_sanity_check_start = on_validation_start = on_test_start = on_predict_start = on_fit_start
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._run.watch(pl_module, trainer.optimizers, getattr(trainer.precision_plugin, "scaler", None))
-        self._run.audit(pl_module, trainer.optimizers, getattr(trainer.precision_plugin, "scaler", None))
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        self._run.watch(pl_module, trainer.optimizers, scaler)
+        self._run.audit(pl_module, trainer.optimizers, scaler)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -49,7 +49,7 @@ class DtypeGuardCallback(TrainerCallback):
 
     def audited(self) -> AuditReport | None:
         """What the audit of the run, or of the last one, found; None without one."""
-        return self._run.audited()
+        return self._run.audited
 
     def findings(self) -> Report:
         """What the watch found in the training, or in the last one."""

@@ -72,17 +72,17 @@ def _numbers(dtype: torch.dtype) -> st.SearchStrategy[Any]:
     """
     if not dtype.is_floating_point:
         info = torch.iinfo(dtype)
-        whole = _signed_pairs((*_ROUND, info.max // 2, info.max - 1, info.max, info.max + 1))
+        whole = _with_signs(st.sampled_from((*_ROUND, info.max // 2, info.max - 1, info.max, info.max + 1)))
         return st.integers(info.min, info.max) | whole.map(lambda n: min(max(n, info.min), info.max))
     real = torch.finfo(dtype)
     large = (*map(float, _ROUND), real.max / 2, real.max, math.inf, math.nan)
     small = (0.5, 0.1, 1 + real.eps, 1 - real.eps / 2, real.eps, real.tiny, real.tiny / 2, real.tiny * real.eps)
     width: Any = {torch.float16: 16, torch.float64: 64}.get(dtype, 32)
-    return st.floats(width=width) | _signed_pairs(large) | _signed_pairs(small)
+    return st.floats(width=width) | _with_signs(st.sampled_from(large)) | _with_signs(st.sampled_from(small))
 
 
-def _signed_pairs(magnitudes: tuple[Any, ...]) -> st.SearchStrategy[Any]:
-    return st.tuples(st.sampled_from(magnitudes), st.booleans()).map(lambda pair: -pair[0] if pair[1] else pair[0])
+def _with_signs(magnitudes: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.tuples(magnitudes, st.booleans()).map(lambda pair: -pair[0] if pair[1] else pair[0])
 
 
 def _is_finite(bits: int, dtype: torch.dtype) -> bool:
@@ -125,30 +125,21 @@ def usual(dtype: torch.dtype) -> st.SearchStrategy[tuple[int, ...]]:
         return elements(dtype, True)
     width: Any = {torch.float16: 16, torch.float64: 64}.get(lane, 32)
     sizes = st.sampled_from((0.0, 1.0, 2.0, 10.0)) | st.floats(1 / 16, 16, width=width)
-    signed = st.tuples(sizes, st.booleans()).map(lambda pair: -pair[0] if pair[1] else pair[0])
-    bits = signed.map(lambda number: _bits([number], lane)[0])
+    bits = _with_signs(sizes).map(lambda number: _bits([number], lane)[0])
     return st.tuples(bits, bits) if dtype in _LANES else st.tuples(bits)
 
 
 def converted(values: st.SearchStrategy[Any], dtype: torch.dtype, finite: bool) -> st.SearchStrategy[tuple[int, ...]]:
-    """A user's own numbers as bits of a dtype.
-
-    Raises:
-        ValueError: when drawn, for a number that the dtype cannot hold.
-    """
+    """A user's own numbers as bits of a dtype; one that it cannot hold raises when it is drawn."""
 
     def convert(value: Any) -> tuple[int, ...]:
         number = value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
         lane = lane_of(dtype)
-        lanes = (
-            (number.real, number.imag) if dtype in _LANES and isinstance(number, int | float | complex) else (number,)
-        )
+        split = dtype in _LANES and isinstance(number, int | float | complex)
+        lanes = (number.real, number.imag) if split else (number,)
         if not all(_holds(lane, one) for one in lanes):
-            advice = (
-                f"; draw with st.floats(width={8 * lane.itemsize})"
-                if lane.itemsize in (2, 4) and isinstance(number, float)
-                else ""
-            )
+            narrow = lane.itemsize in (2, 4) and isinstance(number, float)
+            advice = f"; draw with st.floats(width={8 * lane.itemsize})" if narrow else ""
             raise ValueError(f"elements= gave {value!r}, which {TABLE[dtype].name} cannot hold{advice}")
         whole = not lane.is_floating_point
         return tuple(_bits([int(one) if whole else one for one in lanes], lane))
@@ -185,11 +176,7 @@ def tensor_of(
 ) -> Tensor:
     """A tensor on the CPU with the bits of `fill` everywhere but at `others`, pairs of flat index and bits.
 
-    Args:
-        dtype, shape: of the tensor.
-        fill: the bits of an element; two patterns for a complex one.
-        others: which elements are something else.
-        lay: puts a tensor of the same shape, in a dtype that torch can copy, into another layout.
+    Bits are two patterns for a complex element; `lay` puts a tensor, in a dtype that torch can copy, into a layout.
     """
     name, lane = TABLE[dtype].name, lane_of(dtype)
     if name in _PACKED:

@@ -200,9 +200,8 @@ def _callable(target: Any) -> tuple[Contract, inspect.Signature, tuple[Any, ...]
     if inspect.ismethod(fn):
         fn, values = fn.__func__, (fn.__self__,)
     if not inspect.isfunction(fn):
-        what = (
-            f"the class {target.__name__}: give an instance, or a method" if isinstance(target, type) else repr(target)
-        )
+        a_class = isinstance(target, type)
+        what = f"the class {target.__name__}: give an instance, or a method" if a_class else repr(target)
         raise TypeError(f"inputs_for takes a function, a method or a module, not {what}")
     contract = _contract_of(fn)
     signature = inspect.signature(fn)
@@ -227,11 +226,7 @@ def _callable(target: Any) -> tuple[Contract, inspect.Signature, tuple[Any, ...]
 
 
 def _contract_of(fn: Any) -> Contract:
-    """What annotations say, and, of a guarded forward, what the guard was told besides.
-
-    Raises:
-        AnnotationError: an annotation names what does not exist.
-    """
+    """What annotations say, and, of a guarded forward, what the guard was told besides."""
     note = signed(fn)
     if note is not None and note[1].guarded:
         guard = note[1]
@@ -344,12 +339,8 @@ class Recipe:
         params = self.contract.params
 
         def rank(n: int) -> tuple[bool, bool, bool]:
-            param = params[n]
-            return (
-                any(True for _ in tensors_in(param.spec)),
-                param.name not in self.sizing,
-                param.name != self.contract.anchor,
-            )
+            name, tensors = params[n].name, tensors_in(params[n].spec)
+            return bool(tensors), name not in self.sizing, name != self.contract.anchor
 
         return sorted(range(len(self.before), len(params)), key=rank)
 
@@ -395,11 +386,7 @@ def options_of(
     elements: Any = None,
     finite: bool = False,
 ) -> Options:
-    """Options as users write them.
-
-    Raises:
-        ValueError, TypeError: for what is none.
-    """
+    """Options as users write them."""
     if layout is not None and not isinstance(layout, st.SearchStrategy):
         layout_of(layout)
     if not isinstance(requires_grad, bool | None | st.SearchStrategy):
@@ -413,16 +400,11 @@ def options_of(
             raise ValueError(f"device={device!r} is not a device: {error}") from None
     if elements is not None:
         _check_elements(elements)
-    return Options(device, layout, requires_grad, _dtypes(dtype), elements, bool(finite))
-
-
-def _dtypes(asked: Any) -> frozenset[torch.dtype] | None:
-    if asked is None:
-        return None
-    return frozenset(
-        dtype_of(one, "dtype")
-        for one in several("dtype", asked, torch.dtype | str, "a dtype such as torch.float32, or several")
-    )
+    dtypes = None
+    if dtype is not None:
+        asked = several("dtype", dtype, torch.dtype | str, "a dtype such as torch.float32, or several")
+        dtypes = frozenset(dtype_of(one, "dtype") for one in asked)
+    return Options(device, layout, requires_grad, dtypes, elements, bool(finite))
 
 
 def _check_elements(elements: Any) -> None:

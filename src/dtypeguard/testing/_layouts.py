@@ -15,9 +15,7 @@ def _transposed(tensor: Tensor) -> Tensor:
 
 def _strided(tensor: Tensor) -> Tensor:
     """Every other element of a longer last axis."""
-    if not tensor.dim():
-        return tensor.contiguous()
-    return tensor.repeat_interleave(2, dim=-1)[..., ::2]
+    return tensor.repeat_interleave(2, dim=-1)[..., ::2] if tensor.dim() else tensor.contiguous()
 
 
 def _offset(tensor: Tensor) -> Tensor:
@@ -29,17 +27,15 @@ def _offset(tensor: Tensor) -> Tensor:
 
 def _expanded(tensor: Tensor) -> Tensor:
     """One row, seen along the longest axis as often as that is long."""
-    if not tensor.numel():
+    if not tensor.numel() or not tensor.dim():
         return tensor.contiguous()
-    longest = max(range(tensor.dim()), key=tensor.size, default=0)
-    return tensor.narrow(longest, 0, 1).contiguous().expand(tensor.shape) if tensor.dim() else tensor.contiguous()
+    longest = max(range(tensor.dim()), key=tensor.size)
+    return tensor.narrow(longest, 0, 1).contiguous().expand(tensor.shape)
 
 
 def _channels_last(tensor: Tensor) -> Tensor:
     """Channels innermost, of images and videos alike."""
-    if tensor.dim() < 3:
-        return tensor.contiguous()
-    return tensor.movedim(1, -1).contiguous().movedim(-1, 1)
+    return tensor.movedim(1, -1).contiguous().movedim(-1, 1) if tensor.dim() > 2 else tensor.contiguous()
 
 
 # Where a shape has no room for a layout (a scalar is never transposed), the tensor is contiguous.
@@ -54,11 +50,7 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def layout_of(name: Any) -> Callable[[Tensor], Tensor]:
-    """What puts a tensor into the layout called `name`.
-
-    Raises:
-        ValueError, TypeError: there is none of that name; it lists the names.
-    """
+    """What puts a tensor into the layout called `name`."""
     if not isinstance(name, str) or name not in LAYOUTS:
         kind = ValueError if isinstance(name, str) else TypeError
         raise kind(f"layout={name!r} is not a layout{near(name, LAYOUTS)}: use one of {', '.join(map(repr, LAYOUTS))}")

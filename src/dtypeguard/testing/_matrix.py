@@ -136,13 +136,21 @@ class ModuleReport(Result):
     def _cell(self) -> tuple[Any, ...]:
         from .._show.fragment import badge, folded, joined, listed, plain, table
 
+        def rows(one: Table) -> Iterator[tuple[Any, ...]]:
+            for dtype, region, cells in one.rows:
+                badges = (badge(cell.status, _KINDS[cell.status]) for cell in cells)
+                yield dtype_title(dtype), dtype_title(region, "-"), *badges
+
         legend = (joined(badge(status, _KINDS[status]), text) for status, text in self.legend())
         notes = [text for part in (self._trapped(), self._unsupported()) if (text := "\n".join(part).strip())]
         return (
             self.head(),
-            *(folded(joined(badge("FAILED", "error"), f.property, f.message), plain(_text(f))) for f in self.failures),
             *(
-                table(one.title, ("parameters", "region", *map(dtype_title, one.columns)), _rows(one))
+                folded(joined(badge("FAILED", "error"), f.property, f.message), plain(render(f.message, _facts(f))))
+                for f in self.failures
+            ),
+            *(
+                table(one.title, ("parameters", "region", *map(dtype_title, one.columns)), rows(one))
                 for one in self.tables()
             ),
             listed(legend),
@@ -150,7 +158,8 @@ class ModuleReport(Result):
         )
 
     def __str__(self) -> str:
-        return "\n".join([self.head(), *self._matrices(), *self._legend(), *self._trapped(), *self._unsupported()])
+        legend = (f"  {status:<{_WIDE}}{text}" for status, text in self.legend())
+        return "\n".join([self.head(), *self._matrices(), "", *legend, *self._trapped(), *self._unsupported()])
 
     def __repr__(self) -> str:
         return f"<module report: {self.head()}>"
@@ -175,10 +184,6 @@ class ModuleReport(Result):
             yield _line("parameters", "region", *(dtype_title(dtype) for dtype in table.columns))
             for dtype, region, cells in table.rows:
                 yield _line(dtype_title(dtype), dtype_title(region, "-"), *(c.status for c in cells))
-
-    def _legend(self) -> Iterator[str]:
-        yield ""
-        yield from (f"  {status:<{_WIDE}}{text}" for status, text in self.legend())
 
     def legend(self) -> list[tuple[str, str]]:
         """The statuses that occur."""
@@ -208,13 +213,13 @@ def failed(report: ModuleReport) -> CheckError:
     """The failure of a report: the first in full, then how many there are, then the matrix."""
     first, *more = report.failures
     others = [f"{count} x {name}" for name, count in Counter(failure.property for failure in more).items()]
-    text = render(f"{report.module}: {first.message}", _labelled_facts(first, "; ".join(others)))
+    text = render(f"{report.module}: {first.message}", _facts(first, "; ".join(others)))
     error = CheckError(f"{text}\n\n{report}")
     error.report = report
     return error
 
 
-def _labelled_facts(failure: Failure, others: str = "") -> list[tuple[str, str]]:
+def _facts(failure: Failure, others: str = "") -> list[tuple[str, str]]:
     rows = {
         "property": f"{failure.property}: {failure.rule}",
         "cell": str(failure.cell),
@@ -226,19 +231,6 @@ def _labelled_facts(failure: Failure, others: str = "") -> list[tuple[str, str]]
         "also": others,
     }
     return [(key, text) for key, text in rows.items() if text]
-
-
-def _text(failure: Failure) -> str:
-    return render(failure.message, _labelled_facts(failure))
-
-
-def _rows(table: Table) -> list[tuple[Any, ...]]:
-    from .._show.fragment import badge
-
-    return [
-        (dtype_title(dtype), dtype_title(region, "-"), *(badge(cell.status, _KINDS[cell.status]) for cell in cells))
-        for dtype, region, cells in table.rows
-    ]
 
 
 # ---------------------------------------------------------------- text

@@ -126,15 +126,10 @@ def _cells(
     """What there is to try: nothing is wrong with an input that is not floating, nor for a model without parameters."""
     pairs = itertools.product(places, places) if floating and bench.floating else zip(places, places, strict=True)
     inputs: tuple[torch.dtype | None, ...] = asked if floating else (None,)
-    for (mine, other), dtype, region, kind in itertools.product(pairs, _parameters(bench, asked), regions, inputs):
+    as_made = (None,) if bench.dtype is None else ()  # the model as it is made, where that is none of the dtypes
+    parameters = (*asked, *as_made) if bench.floating else (None,)
+    for (mine, other), dtype, region, kind in itertools.product(pairs, parameters, regions, inputs):
         yield Cell(dtype, kind, region, mine, other)
-
-
-def _parameters(bench: Bench, asked: tuple[torch.dtype, ...]) -> tuple[torch.dtype | None, ...]:
-    """The rows: each dtype, and the model as it is made where that is none of them."""
-    if not bench.floating:
-        return (None,)
-    return asked if bench.dtype is not None else (*asked, None)
 
 
 # ---------------------------------------------------------------- where inputs come from
@@ -236,24 +231,16 @@ def _judge_into(cell: Cell, trial: Trial, rows: Iterable[Property]) -> list[Fail
 # ---------------------------------------------------------------- arguments
 
 
-def _as_list(name: str, value: Any, kinds: Any, what: str, known: str) -> tuple[Any, ...]:
-    asked = several(name, value, kinds, f"{what}, or several")
-    if not asked:
-        raise ValueError(f"{name} is empty: name at least one of {known}")
-    return asked
-
-
 def _places(asked: Any) -> tuple[torch.device, ...]:
     present = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-    found, known = [], ", ".join(present)
-    for device in _as_list(
-        "device", present if asked is None else asked, torch.device | str, "a device such as 'cpu'", known
-    ):
-        place = device_here(device)
-        if place.type == "meta":
-            raise ValueError("device: nothing is computed on meta")
-        found.append(place)
-    return tuple(dict.fromkeys(found))
+    asked = present if asked is None else asked
+    devices = several("device", asked, torch.device | str, "a device such as 'cpu', or several")
+    if not devices:
+        raise ValueError(f"device is empty: name at least one of {', '.join(present)}")
+    places = dict.fromkeys(map(device_here, devices))
+    if any(place.type == "meta" for place in places):
+        raise ValueError("device: nothing is computed on meta")
+    return tuple(places)
 
 
 def _backend(compile: Any) -> str | None:

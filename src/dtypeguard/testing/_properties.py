@@ -125,10 +125,8 @@ def unchanged(trial: Trial) -> Iterator[Fault]:
         if found is not None:
             fix = "code that looks at type(self), or at what called it"
             if _is_our_error(outcome):
-                fix = (
-                    birth_of_result(trial, outcome)
-                    or "an annotation that the call breaks, or a contract inside the model"
-                )
+                fix = birth_of_result(trial, outcome)
+                fix = fix or "an annotation that the call breaks, or a contract inside the model"
             yield Fault(text, *found, fix)
         if outcome.wrote != trial.bare.wrote:
             got, expected = (", ".join(one.wrote) or "nothing" for one in (outcome, trial.bare))
@@ -393,19 +391,10 @@ def _loaded(trial: Trial, model: nn.Module) -> nn.Module:
     return twin
 
 
-def _copied(_: Trial, model: nn.Module) -> nn.Module:
-    return copy.deepcopy(model)
-
-
-def _pickled(_: Trial, model: nn.Module) -> nn.Module:
-    twin: nn.Module = pickle.loads(pickle.dumps(model))
-    return twin
-
-
 _WAYS: dict[str, Callable[[Trial, nn.Module], nn.Module]] = {
     "load_state_dict into a new model": _loaded,
-    "copy.deepcopy": _copied,
-    "pickle": _pickled,
+    "copy.deepcopy": lambda _, model: copy.deepcopy(model),
+    "pickle": lambda _, model: pickle.loads(pickle.dumps(model)),
 }
 
 

@@ -68,22 +68,17 @@ def each(spec: Spec, inside: Iterable[Spec | None], judge: Callable[[Spec | None
 
 @dataclass
 class Plan:
-    """What is known of the axes of some annotations before sizes are drawn.
-
-    Raises:
-        AnnotationError: no sizes fit.
-        ValueError, TypeError: `given` names an axis that is not there, or gives it no size.
-    """
+    """What is known of the axes of some annotations before sizes are drawn; wrong axes in `given` raise."""
 
     specs: Sequence[Spec | None]
     call: Call  # whose arguments expressions may use
     given: Axes
     shared: bool = False  # sizes by name, the same for all annotations of one test
-    needed: set[str] = field(default_factory=set)  # names that expressions use
     _solved: dict[tuple[int, ...], list[dict[str, int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         dims = [dim for spec in self.specs for tensor in tensors_in(spec) for dim in tensor.dims]
+        # The names that expressions use.
         self.needed = {name for d in dims if d.kind is DimKind.SYMBOLIC for name in NAME.findall(d.text)}
         self.names = dict.fromkeys(d.text for d in dims if d.kind is DimKind.NAMED and not d.variadic)
         self.runs = dict.fromkeys(d.text for d in dims if d.kind is DimKind.NAMED and d.variadic)
@@ -211,11 +206,7 @@ class Sizes:
             self.bound = dict(self.sizes)
 
     def shape(self, spec: TensorSpec, draw: Draw) -> tuple[int, ...]:
-        """A shape that keeps an annotation.
-
-        Raises:
-            Unfit, AnnotationError: there is none with these sizes.
-        """
+        """A shape that keeps an annotation; Unfit or AnnotationError, where there is none with these sizes."""
         sizes = [self._size(dim, draw) for dim in spec.dims if not dim.variadic]
         if spec.variadic is not None:
             sizes[spec.variadic : spec.variadic] = self._run(spec.dims[spec.variadic], draw)

@@ -74,11 +74,7 @@ class Maker:
     depth: int = 0
 
     def value(self, spec: Spec | None) -> Any:
-        """A value that keeps a spec.
-
-        Raises:
-            Unfit: with the sizes drawn there is none.
-        """
+        """A value that keeps a spec; Unfit is raised where with the sizes drawn there is none."""
         self.depth += 1
         try:
             return self.draw(_ANYTHING) if spec is None else _MAKERS[type(spec)](self, spec)
@@ -90,15 +86,11 @@ class Maker:
         return self.depth > _DEEP
 
     def made(self, spec: FieldsSpec, values: dict[str, Any]) -> Any:
-        """An object that its own constructor makes of values of its fields.
-
-        Raises:
-            Unfit: it is an enforced class, and refuses them.
-        """
+        """An object that its own constructor makes of values of its fields."""
         try:
             with mode("strict"):  # an enforced class repairs nothing meanwhile
                 return spec.origin(**values)
-        except DtypeGuardError:
+        except DtypeGuardError:  # of an enforced class
             raise Unfit from None
 
     def wants(self, spec: Spec | None) -> bool:
@@ -114,11 +106,7 @@ class Maker:
 
 
 def dtypes_for(spec: TensorSpec, options: Options, anchor: Anchor | None = None) -> tuple[torch.dtype, ...]:
-    """The dtypes that a value may have, the simplest first.
-
-    Raises:
-        AnnotationError: none that the running torch has, or none that was asked for.
-    """
+    """The dtypes that a value may have, the simplest first."""
     _check_array_type(spec)
     known = [d for d in allocatable() if spec.dtypes is None or d in spec.dtypes]
     if is_numpy(spec.array_type):
@@ -232,21 +220,15 @@ def _check_array_type(spec: TensorSpec) -> None:
     """Refuse arrays of other libraries, and tensors that are wrappers of something."""
     kind = spec.array_type
     plain = isinstance(kind, type) and issubclass(kind, Tensor) and not issubclass(kind, LAZY)
-    own = [getattr(cls, "__torch_dispatch__", None) for cls in (kind, Tensor)]
-    wraps = hasattr(kind, "__tensor_flatten__") or own[0] is not own[1]
-    if kind is not Any and not is_numpy(kind) and (wraps or not plain):
+    own = getattr(kind, "__torch_dispatch__", None) is not Tensor.__torch_dispatch__
+    if kind is not Any and not is_numpy(kind) and (own or not plain or hasattr(kind, "__tensor_flatten__")):
         name = getattr(kind, "__name__", str(kind))
-        raise AnnotationError(
-            f"no value of {spec.hint} is made: it wants a {name}, and only plain tensors and ndarrays are"
-        )
+        told = f"it wants a {name}, and only plain tensors and ndarrays are"
+        raise AnnotationError(f"no value of {spec.hint} is made: {told}")
 
 
 def check_possible(spec: Spec | None, options: Options, *seen: Spec) -> None:
-    """Refuse what no values are made for, before anything is drawn.
-
-    Raises:
-        AnnotationError: for arrays of other libraries, dtypes that torch has not, hints that hypothesis cannot resolve.
-    """
+    """Refuse what no values are made for, before anything is drawn."""
     if isinstance(spec, TensorSpec):
         dtypes_for(spec, options)
     elif isinstance(spec, OtherSpec):
@@ -265,11 +247,7 @@ def check_possible(spec: Spec | None, options: Options, *seen: Spec) -> None:
 
 
 def _all_parts(spec: Spec) -> tuple[Spec | None, ...]:
-    """What a value is made of, what is not checked included.
-
-    Raises:
-        AnnotationError: a constructor asks for what is no field.
-    """
+    """What a value is made of, what is not checked included."""
     if isinstance(spec, TupleSpec):
         return tuple(
             OtherSpec(spec.hint, hint) if item is None else item
@@ -283,11 +261,7 @@ def _all_parts(spec: Spec) -> tuple[Spec | None, ...]:
 
 @functools.cache
 def _arguments(spec: FieldsSpec) -> tuple[str, ...]:
-    """The fields that a constructor gets; what has a default and no value that can be made is left out.
-
-    Raises:
-        AnnotationError: it asks for what is no field.
-    """
+    """The fields that a constructor gets; what has a default and no value that can be made is left out."""
     known = {**spec.fields, **spec.others}
     names = []
     for name, param in inspect.signature(spec.origin).parameters.items():
@@ -323,10 +297,6 @@ def height(spec: Spec | None, *seen: Spec) -> float:
 
 
 # ---------------------------------------------------------------- containers and other hints
-
-
-def _none(maker: Maker, spec: NoneSpec) -> None:
-    return None
 
 
 def _union(maker: Maker, spec: UnionSpec) -> Any:
@@ -390,9 +360,8 @@ def _fields(maker: Maker, spec: FieldsSpec) -> Any:
     cls = spec.origin
     known = {**spec.fields, **spec.others}
     if cls is dict:  # a TypedDict
-        there = [
-            n for n in known if n in spec.required or maker.wants(known[n]) or (not maker.deep and maker.draw(_FLIP))
-        ]
+        needed = [name for name in known if name in spec.required or maker.wants(known[name])]
+        there = [name for name in known if name in needed or (not maker.deep and maker.draw(_FLIP))]
         return {name: maker.value(known[name]) for name in there}
     known = {name: known[name] for name in _arguments(spec)}
     return maker.made(spec, {name: maker.value(field) for name, field in known.items()})
@@ -405,16 +374,8 @@ def _validated(maker: Maker, spec: ValidatedSpec) -> Any:
     return value
 
 
-def _unpacked(maker: Maker, spec: UnpackedSpec) -> Any:
-    return maker.value(spec.whole)
-
-
 def _self(maker: Maker, spec: SelfSpec) -> Any:
     raise Unfit
-
-
-def _other(maker: Maker, spec: OtherSpec) -> Any:
-    return maker.draw(resolved(spec.annotation, spec.hint))
 
 
 # Classes of torch that hypothesis would call, but that are not made by calls, or not by calls with nothing.
@@ -429,11 +390,7 @@ TORCH: dict[Any, st.SearchStrategy[Any]] = {
 
 
 def resolved(hint: Any, text: str) -> st.SearchStrategy[Any]:
-    """What hypothesis itself makes of a hint without tensors.
-
-    Raises:
-        AnnotationError: it knows no strategy for it.
-    """
+    """What hypothesis itself makes of a hint without tensors."""
     if hint is Any or hint is object:
         return _ANYTHING
     if isinstance(hint, type) and hint in TORCH:
@@ -450,13 +407,13 @@ def resolved(hint: Any, text: str) -> st.SearchStrategy[Any]:
 _MAKERS: dict[type, Callable[[Maker, Any], Any]] = {
     TensorSpec: _tensor,
     UnionSpec: _union,
-    NoneSpec: _none,
+    NoneSpec: lambda maker, spec: None,
     CollectionSpec: _collection,
     TupleSpec: _tuple,
     MappingSpec: _mapping,
     FieldsSpec: _fields,
-    UnpackedSpec: _unpacked,
+    UnpackedSpec: lambda maker, spec: maker.value(spec.whole),
     ValidatedSpec: _validated,
     SelfSpec: _self,
-    OtherSpec: _other,
+    OtherSpec: lambda maker, spec: maker.draw(resolved(spec.annotation, spec.hint)),
 }

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ..._engine.watch.events import on
 from ..._engine.watch.rule import Rule, Severity, listed
-from ...amp._holdings import Holdings
+from ...amp._optimizer import Holdings
 
 RULE = Rule(
     "DG401",

@@ -2,7 +2,7 @@
 
 from ..._engine.watch.events import on
 from ..._engine.watch.rule import Rule, Severity
-from ...amp._holdings import Holdings
+from ...amp._optimizer import Holdings
 
 RULE = Rule(
     "DG402",

@@ -2,7 +2,7 @@
 
 import re
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,9 +54,8 @@ class _Baked:
     told: set[torch.dtype] = field(default_factory=set)
 
 
-@dataclass
-class _Traced:
-    rows: dict[int, _Baked] = field(default_factory=dict)
+class _Traced(dict[int, _Baked]):
+    """By the ids of modules."""
 
 
 @on("exported", RULE)
@@ -77,7 +76,7 @@ def bake(source: Any, traced: Any, site: Site, audit: Recorder) -> None:
         types = [value.type() for value in graph.inputs()]
         given = {kind.dtype() for kind in types if isinstance(kind, private.TensorType)}
         row = _Baked(weakref.ref(module), audit.path_of(module), site, _dtypes(module), constants, given)
-        audit.state(_Traced).rows[id(module)] = row
+        audit.state(_Traced)[id(module)] = row
     for dtype in constants:
         _say(audit, row, dtype, "")
 
@@ -129,7 +128,7 @@ def _say(audit: Recorder, row: _Baked, dtype: torch.dtype, effect: str) -> None:
 
 @around(torch.jit.ScriptModule, "__call__", rule=RULE, always=True)
 def _traced_is_called(audit: Recorder, _inherited: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    row = audit.state(_Traced).rows.get(id(self))
+    row = audit.state(_Traced).get(id(self))
     if row is not None and row.module() is self and audit.records_here and not audit.local.paused:
         audit.guarded(_check_values, audit, row, [*args, *kwargs.values()])
     return nn.Module.__call__(self, *args, **kwargs)
@@ -140,15 +139,12 @@ def _check_values(audit: Recorder, row: _Baked, values: list[Any]) -> None:
     _was_converted(audit, row)
     given = {value.dtype for value in values if isinstance(value, Tensor) and value.is_floating_point()}
     if other := given - row.given:
-        for dtype in row.constants:
-            if dtype in row.given - given and dtype not in row.told:
-                row.told.add(dtype)
-                _say(audit, row, dtype, f", and it was given {_names(other)} since")
+        _say_once(audit, row, row.given - given, f", and it was given {_names(other)} since")
 
 
 @on("end", RULE)
 def ends(audit: Recorder) -> None:
-    for row in audit.state(_Traced).rows.values():
+    for row in audit.state(_Traced).values():
         _was_converted(audit, row)
 
 
@@ -159,10 +155,15 @@ def _was_converted(audit: Recorder, row: _Baked) -> None:
         return
     dtypes = _dtypes(module)
     if dtypes and dtypes != row.dtypes:
-        for dtype in row.constants:
-            if dtype in row.dtypes - dtypes and dtype not in row.told:
-                row.told.add(dtype)
-                _say(audit, row, dtype, f", and the module was converted to {_names(dtypes - row.dtypes)} since")
+        now = _names(dtypes - row.dtypes)
+        _say_once(audit, row, row.dtypes - dtypes, f", and the module was converted to {now} since")
+
+
+def _say_once(audit: Recorder, row: _Baked, gone: Collection[torch.dtype | None], effect: str) -> None:
+    for dtype in row.constants:
+        if dtype in gone and dtype not in row.told:
+            row.told.add(dtype)
+            _say(audit, row, dtype, effect)
 
 
 def _names(dtypes: set[torch.dtype]) -> str:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..._core.base.frames import installed
-from ..._engine.watch.rule import Finding
 from ..files import named, write
 
 SCHEMA = 1
@@ -50,13 +49,7 @@ class Baseline:
 
 
 def load(path: str | os.PathLike[str], writes: str = "--write-baseline") -> Baseline:
-    """Read a baseline, which the option `writes` writes.
-
-    Raises:
-        FileNotFoundError: where there is none.
-        ValueError: for a file that is no baseline, or one of another version.
-        TypeError: for what is no path.
-    """
+    """Read a baseline, which the option `writes` writes."""
     file = _absolute(named(path, "baseline.json", "baseline"))
     try:
         data = json.loads(file.read_bytes())
@@ -83,12 +76,7 @@ def _read_row(row: Any, file: Path, number: int) -> Row:
 
 
 def save(findings: Iterable[Any], path: str | os.PathLike[str]) -> Path:
-    """Write findings as a baseline, all or nothing.
-
-    Raises:
-        OSError: where it cannot be written.
-        TypeError: for what is no path.
-    """
+    """Write findings as a baseline, all or nothing."""
     file = _absolute(named(path, "baseline.json"))
     write_rows(rows_of(findings, file), file)
     return file
@@ -116,20 +104,15 @@ def _absolute(path: str | os.PathLike[str]) -> Path:
 
 def _row(finding: Any, folder: Path) -> Row:
     """What a finding is known by; empty texts for what it does not have."""
-    facts = finding if isinstance(finding, Mapping) else _row_of(finding)
+    names = ("site", *_FIELDS.values())
+    facts = finding if isinstance(finding, Mapping) else {name: getattr(finding, name) for name in names}
     values = {key: facts.get(name) for key, name in _FIELDS.items()}
+    place = _SITE.fullmatch(facts.get("site") or "")
+    if place is not None and values["file"] is None:  # found by a watch, not by an audit
+        file, line, function = place.groups()
+        values |= {"file": file, "function": function, "source": linecache.getline(file, int(line))}
     values["file"] = values["file"] and _portable(values["file"], folder)
     return tuple("" if value is None else str(value).removeprefix("torch.").strip() for value in values.values())
-
-
-def _row_of(finding: Finding) -> dict[str, Any]:
-    """A finding as a row of a report's dict, as far as a baseline needs it."""
-    facts = {name: getattr(finding, name, None) for name in _FIELDS.values()}
-    place = _SITE.fullmatch(finding.site or "")
-    if place is not None and facts["file"] is None:  # found by a watch, not by an audit
-        file, line, facts["function"] = place.groups()
-        facts["file"], facts["source"] = file, linecache.getline(file, int(line))
-    return facts
 
 
 def _portable(file: str, folder: Path) -> str:

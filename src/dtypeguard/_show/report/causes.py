@@ -16,13 +16,9 @@ _ORDER = [severity.value for severity in reversed(Severity)]
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """Findings of one rule that have one line to change: the same line of many layers, or lines that one birth reaches.
+    """Findings of one rule that have one line to change: a line of many layers, or lines that one birth reaches."""
 
-    Attributes:
-        findings: the worst first, and else in the order in which they were found.
-    """
-
-    findings: tuple[Finding, ...]
+    findings: tuple[Finding, ...]  # the worst first, and else in the order in which they were found
 
     @property
     def first(self) -> Finding:
@@ -99,17 +95,11 @@ class Cause:
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """A line of the program to change; an edit, which is one as text, may be known or not.
+    """A line of the program to change; an edit, which is one as text, may be known or not."""
 
-    Attributes:
-        spot: the line to change, or None where it is not known.
-        fix: what to write.
-        causes: what it removes.
-    """
-
-    spot: Spot | None
-    fix: str
-    causes: tuple[Cause, ...]
+    spot: Spot | None  # the line to change, where it is known
+    fix: str  # what to write
+    causes: tuple[Cause, ...]  # what it removes
 
     @property
     def place(self) -> str:
@@ -186,13 +176,7 @@ def _mends(group: list[Cause], cause: Cause) -> bool:
 
 
 def verdict(changes: list[Change], causes: Iterable[Cause] = (), least: str = Severity.WARNING.value) -> str:
-    """`FAIL: 11 warnings, 3 lines to change; 2 info`, or `Clean`.
-
-    Args:
-        changes: of the causes.
-        causes: all that was found.
-        least: the lowest severity that fails, which mere information may be; or "never".
-    """
+    """`FAIL: 11 warnings, 3 lines to change; 2 info`, or `Clean`; `least` is the lowest severity that fails."""
     mere = counted(cause for cause in causes if cause.severity == Severity.INFO.value)
     rest = f"; {mere}" if mere else ""
     if not changes:

@@ -18,13 +18,7 @@ _STYLE = Style(100)
 
 
 def findings_parts(title: Any, causes: Sequence[Cause], *parts: Any) -> tuple[Any, ...]:
-    """What shows findings by cause.
-
-    Args:
-        title: the first line.
-        causes: the worst first.
-        parts: what stands below them.
-    """
+    """What shows findings by cause, the worst first, with parts below them."""
     bad = [cause for cause in causes if cause.severity != Severity.INFO.value]
     mere = causes[len(bad) :]
     rest = folded(number(len(mere), "info"), *(_cause(cause, False) for cause in mere)) if mere else None
@@ -48,9 +42,7 @@ def verdict_parts(verdict: str, changes: Sequence[Change]) -> tuple["Markup", "M
 
 def casts_table(casts: Iterable[Any]) -> "Markup | None":
     """The conversions, folded."""
-    rows = [
-        (human(cast.bytes), cast.count, cast.kind, _arrow(cast), where(cast.site), cast.module_path) for cast in casts
-    ]
+    rows = [(human(c.bytes), c.count, c.kind, _arrow(c), where(c.site), c.module_path) for c in casts]
     head = ("bytes", "count", "kind", "cast", "where", "module")
     return folded(number(len(rows), "cast"), table("", head, rows, "cast")) if rows else None
 

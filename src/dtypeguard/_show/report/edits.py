@@ -166,21 +166,16 @@ def _end_of(text: str, line: int, encoding: str) -> tuple[int, int]:
 
 
 def write_edits(edits: Iterable[Edit]) -> list[str]:
-    """Write edits that follow one another, each file at once, and give the files.
+    """Write edits that follow one another, each file at once, and give the files; with an EditError nothing is.
 
     A file keeps its mode, owner, line ends, encoding and byte order mark.
-
-    Raises:
-        EditError: a file is another than it was, or is of an installed package. Nothing is written then.
-        OSError: a file cannot be written. Those before it are.
     """
     first: dict[str, bytes] = {}
     last: dict[str, bytes] = {}
     for edit in edits:
         if edit.installed:
-            raise EditError(
-                f"{edit.path} belongs to an installed package, which is never written: send its authors the diff"
-            )
+            told = "belongs to an installed package, which is never written: send its authors the diff"
+            raise EditError(f"{edit.path} {told}")
         for file, data in edit.after.items():
             first.setdefault(file, edit.before[file])
             last[file] = data

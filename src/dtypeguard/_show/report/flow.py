@@ -29,10 +29,7 @@ class _Like:
 
 
 def flow_of(data: dict[str, Any]) -> Bars:
-    """The picture of a report's data: a row for each module that ran, as wide as what it returned.
-
-    Modules whose names differ in a number only are one row: `layers.* x 24`.
-    """
+    """A report's data as a picture: a row for each module that ran, or for all like it: `layers.* x 24`."""
     rows = _folded(data["modules"], data["casts"])
     more = [Row(f"... and {len(rows) - _MOST} more", (), "in the tree below")] * (len(rows) > _MOST)
     colours = {dtype: _colour(dtype) for like in rows for dtype in like.gave}

@@ -2,7 +2,8 @@
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,9 @@ from ..._engine.watch.rule import RULES
 from ..chips import chip, class_styles, rank
 from ..document import document, markup
 from ..fragment import drawn
+from ..svg import Axis, Chart, Series
 from ..text import human, limit, number
 from .causes import tone
-from .course import course_of
 from .flow import flow_of
 from .ranges import picture_of, range_of
 
@@ -36,7 +37,7 @@ def render(data: dict[str, Any]) -> str:
     filters: dict[str, Callable[..., Any]] = {
         "chip": functools.cache(chip), "human": human, "steps": _steps, "shape": _shape, "tip": _tip, "kinds": _kinds,
         "marked": _marked, "elsewhere": _elsewhere, "shown": shown, "tone": tone,
-        "least": _least, "course": lambda found: drawn(course_of(found)),
+        "least": _least, "course": lambda found: drawn(_course(found)),
     }  # fmt: skip
     depths = "".join(f".d{depth}{{--d:{depth}}}\n" for depth in range(_DEEPEST + 1))
     return document(_PAGE, {"data": data, **_view(data)}, filters, class_styles() + depths)
@@ -51,10 +52,7 @@ def _view(data: dict[str, Any]) -> dict[str, Any]:
     findings = sorted(data["findings"], key=lambda found: SEVERITIES.index(found["severity"]))
     numbers = {ranks[id(found)]: place for place, found in enumerate(findings)}
     casts = sorted(data["casts"], key=lambda cast: (-cast["bytes"], -cast["count"], cast["site"] or ""))
-    findings = [
-        found | {"id": f"f{row}", "docs": _link(found["docs"]), "flow": _flow(found)}
-        for row, found in enumerate(findings)
-    ]
+    findings = [f | {"id": f"f{n}", "docs": _link(f["docs"]), "flow": _flow(f)} for n, f in enumerate(findings)]
     casts = [cast | {"id": f"c{row}", "flow": (cast["from_dtype"], cast["to_dtype"])} for row, cast in enumerate(casts)]
     nodes, outside = _tree(data["modules"], findings, casts)
     causes = [
@@ -97,18 +95,11 @@ def _tests(data: dict[str, Any]) -> str | None:
 
 def _cause(cause: dict[str, Any], place: int, members: list[dict[str, Any]]) -> dict[str, Any]:
     """A cause with its findings; where it is one, its place on the page is that of the finding."""
-    several = len(members) > 1
-    place_of = f"k{place}" if several else members[0]["id"]
-    seen = cause.get("seen", "")
+    several, seen = len(members) > 1, cause.get("seen", "")
     members = [found | {"seen": "" if several else seen} for found in members]
-    return cause | {
-        "seen": seen,
-        "members": members,
-        "first": members[0],
-        "several": several,
-        "id": f"k{place}",
-        "link": place_of,
-    }
+    link = f"k{place}" if several else members[0]["id"]
+    more = {"id": f"k{place}", "link": link, "seen": seen, "members": members, "first": members[0], "several": several}
+    return cause | more
 
 
 def _tree(modules: list[dict[str, Any]], findings: list[Any], casts: list[Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -119,9 +110,8 @@ def _tree(modules: list[dict[str, Any]], findings: list[Any], casts: list[Any]) 
         for thing in things:
             _nearest(nodes, thing["module_path"], outside)[kind].append(thing)
     ordered = list(_walk(nodes))
-    for node in reversed(
-        ordered
-    ):  # children come after their parents, so each is complete when it is added to its parent
+    # Children come after their parents, so each is complete when it is added to its parent.
+    for node in reversed(ordered):
         _sum_up(node, nodes.get(node["parent"]) if node["depth"] else None)
     _sum_up(outside, None)
     small = len(ordered) <= _OPEN_MODULES
@@ -136,7 +126,7 @@ def _tree(modules: list[dict[str, Any]], findings: list[Any], casts: list[Any]) 
 def _node(module: dict[str, Any]) -> dict[str, Any]:
     dtypes = dict.fromkeys(_kinds(module["parameters"]))
     lists: dict[str, Any] = {"findings": [], "casts": [], "children": []}
-    return module | lists | {"dtypes": dtypes, "held": 0, "moved": 0, "found": {}, "troubled": False}
+    return module | lists | {"dtypes": dtypes, "held": 0, "moved": 0, "found": Counter(), "troubled": False}
 
 
 def _nearest(nodes: dict[str, Any], path: str | None, outside: dict[str, Any]) -> Any:
@@ -173,25 +163,20 @@ def _sum_up(node: dict[str, Any], parent: dict[str, Any] | None) -> None:
     """Adds to a node what it holds itself, and the whole to its parent."""
     node["held"] += sum(tensor["bytes"] for tensor in node["parameters"])
     node["moved"] += sum(cast["bytes"] for cast in node["casts"])
-    for found in node["findings"]:
-        node["found"][found["severity"]] = node["found"].get(found["severity"], 0) + 1
+    node["found"].update(found["severity"] for found in node["findings"])
     node["troubled"] |= any(severity in node["found"] for severity in SEVERITIES[:2])
     if parent is not None:
         parent["dtypes"] |= node["dtypes"]
         parent["held"] += node["held"]
         parent["moved"] += node["moved"]
-        for severity, count in node["found"].items():
-            parent["found"][severity] = parent["found"].get(severity, 0) + count
+        parent["found"] += node["found"]
         parent["troubled"] |= node["troubled"]
 
 
 def _rules(rules: dict[str, Any], findings: list[Any]) -> list[dict[str, Any]]:
-    counts = dict.fromkeys(rules, 0)
-    for found in findings:
-        counts[found["rule"]] = counts.get(found["rule"], 0) + 1
-    return [
-        rule | {"id": name, "count": counts[name], "docs": _link(rule["docs"])} for name, rule in sorted(rules.items())
-    ]
+    counts = Counter(found["rule"] for found in findings)
+    named = sorted(rules.items())
+    return [rule | {"id": name, "count": counts[name], "docs": _link(rule["docs"])} for name, rule in named]
 
 
 def _link(url: str | None) -> str | None:
@@ -203,24 +188,22 @@ def _link(url: str | None) -> str | None:
 
 def _legend(data: dict[str, Any]) -> list[dict[str, Any]]:
     """Every dtype of the report, in the table's order, with what it can hold and what of the model is in it."""
-    held: dict[str, int] = {}
+    held = Counter[str]()
     names: set[str | None] = set()
     for module in data["modules"]:
         for tensor in module["parameters"]:
-            held[tensor["dtype"]] = held.get(tensor["dtype"], 0) + tensor["bytes"]
+            held[tensor["dtype"]] += tensor["bytes"]
         names |= {tensor["dtype"] for kind in ("parameters", "inputs", "outputs") for tensor in module[kind]}
     for thing in [*data["findings"], *data["casts"]]:
         names |= {thing["from_dtype"], thing["to_dtype"]}
     known = sorted((name for name in names if name), key=lambda name: (rank(name), name))
-    return [{"dtype": name, "says": _says(name), "held": held.get(name, 0)} for name in known]
+    return [{"dtype": name, "says": _says(name), "held": held[name]} for name in known]
 
 
 def _says(dtype: str) -> str:
     """What a dtype holds, in a few words."""
-    if dtype not in BY_NAME:
-        return ""
-    info = TABLE[BY_NAME[dtype]]
-    return _HOLDS[info.kind](info)
+    info = TABLE[BY_NAME[dtype]] if dtype in BY_NAME else None
+    return "" if info is None else _HOLDS[info.kind](info)
 
 
 def _range(info: DtypeInfo) -> str:
@@ -258,11 +241,8 @@ def _marked(spot: dict[str, Any]) -> "Markup":
     start = len(source) - len(source.lstrip())
     begin = max(begin, start)
     parts = (source[start:begin], source[begin:end], source[end:])
-    return (
-        markup("<code>{}<mark>{}</mark>{}</code>").format(*parts)
-        if parts[1]
-        else markup("<code>{}</code>").format(source.strip())
-    )
+    marked = markup("<code>{}<mark>{}</mark>{}</code>").format(*parts)
+    return marked if parts[1] else markup("<code>{}</code>").format(source.strip())
 
 
 def _least(seen: dict[str, Any]) -> str:
@@ -291,3 +271,20 @@ def _shape(sizes: list[Any]) -> str:
 def _tip(thing: dict[str, Any]) -> str | None:
     """The whole path of a site."""
     return f"{thing['file']}:{thing['line']}" if thing["file"] else None
+
+
+def _course(found: dict[str, Any]) -> Chart | None:
+    """A total and its shadow, write by write, from the data of a finding; None where nothing was followed."""
+    points: Sequence[Sequence[float]] = found.get("course") or ()
+    if len(points) < 3:
+        return None
+    steps = [(float(write), moved, should) for write, moved, should in points]
+    return Chart(
+        f"how far the values of `{found['op']}` have moved",
+        Axis("writes"),
+        Axis("distance from where they began"),
+        [
+            Series([(write, should) for write, _, should in steps], f"in {found['to_dtype']}", "f0"),
+            Series([(write, moved) for write, moved, _ in steps], f"in {found['from_dtype']}", "above"),
+        ],
+    )

@@ -11,14 +11,10 @@ from .report import AuditReport, Ended
 
 
 class Merged:
-    """What several audits found; it can be sent to another process.
-
-    Attributes:
-        names: the tests or ranks whose audits were added.
-    """
+    """What several audits found; it can be sent to another process."""
 
     def __init__(self) -> None:
-        self.names: list[str] = []
+        self.names: list[str] = []  # the tests or ranks whose audits were added
         self._findings, self._operations, self._seconds = Findings(Selection()), 0, 0.0
 
     def add(self, name: str, report: AuditReport, findings: Iterable[Finding], casts: bool = True) -> None:

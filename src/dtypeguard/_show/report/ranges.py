@@ -11,7 +11,7 @@ from ..fragment import table
 from ..result import Drawn, plain
 from ..result import Row as Part
 from ..svg import Axis, Bars, Limit, Row
-from ..text import limit, spark
+from ..text import cut, limit, spark
 
 _MOST = 60  # rows of a picture
 _EDGES = 0.01  # of the values on each side, which a bar leaves out
@@ -108,9 +108,8 @@ class Ranges(Drawn):
     def data(self) -> list[dict[str, Any]]:
         """The rows, as they are in a report."""
         worked_out = ({name: getattr(row, name) for name in _WORKED_OUT} for row in self.rows)
-        counts = ({str(exponent): count for exponent, count in row.exponents.items()} for row in self.rows)
-        rows = zip(self.rows, worked_out, counts, strict=True)
-        return [plain(row) | more | {"exponents": exponents} for row, more, exponents in rows]
+        rows = zip(self.rows, worked_out, strict=True)
+        return [plain(row) | more | {"exponents": {str(n): c for n, c in row.exponents.items()}} for row, more in rows]
 
     def _picture(self) -> Bars:
         return picture_of(self.rows)
@@ -172,8 +171,7 @@ def _lines(rows: Sequence[Range]) -> Iterator[str]:
         yield f"range of values by module: {what}s"
         yield f"{'':{_NAME}} {'':8} {_scale()}  largest".rstrip()
         for row in some:
-            name = row.module if len(row.module) <= _NAME else f"...{row.module[3 - _NAME :]}"
-            yield f"{name:{_NAME}} {row.dtype:8} {_strip(row)}  {limit(row.largest)}"
+            yield f"{cut(row.module, _NAME):{_NAME}} {row.dtype:8} {_strip(row)}  {limit(row.largest)}"
 
 
 def _scale() -> str:

@@ -23,7 +23,6 @@ from ..._engine.watch.findings import Findings
 from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.rule import RULES, Finding, Severity, SeverityName, select
 from ..._engine.watch.selection import reaches
-from ..._engine.watch.sites import Site
 from ..fragment import joined
 from ..result import Drawn, plain
 from ..svg import Bars
@@ -226,12 +225,7 @@ class AuditReport(Drawn, Generic[R]):
         if self._recorder.running:
             raise RuntimeError(f"the audit is still running: {what} after the block")
 
-    def _judge(
-        self,
-        ignore: Iterable[str] | str = (),
-        baseline: str | os.PathLike[str] | None = None,
-        fail_on: str = "warning",
-    ) -> None:
+    def _judge(self, ignore: Iterable[str] | str, baseline: str | os.PathLike[str] | None, fail_on: str) -> None:
         __tracebackhide__ = True
         off = select(ignore)
         least = one_of("fail_on", fail_on, (*_SEVERITIES, "never"))
@@ -299,13 +293,12 @@ class AuditReport(Drawn, Generic[R]):
     def _data(self) -> dict[str, Any]:
         """`causes` and `edits` name findings by number."""
         rows = self._recorder.findings.rows()
-        found = [
-            {**_fields(finding), "name": RULES[finding.rule].name, "docs": RULES[finding.rule].docs} for finding in rows
-        ]
+        found = [{**plain(finding), **_facts(RULES[finding.rule], "name", "docs")} for finding in rows]
         causes = causes_of(rows)
         changes = changes_of(causes)
         numbers = {id(finding): count for count, finding in enumerate(rows)}
-        casts = [{**_fields(cast), **_site_data(site)} for cast, site in self._recorder.findings.casts()]
+        places = ("file", "line", "function", "source")
+        casts = [{**plain(cast), **_facts(site, *places)} for cast, site in self._recorder.findings.casts()]
         ids = sorted({row["rule"] for row in found})
         diffs = [] if self._edits is None else [edit.data(rows) for edit in self._edits]
         return {
@@ -321,24 +314,12 @@ class AuditReport(Drawn, Generic[R]):
             "values": self.values,
             "ranges": self.ranges.data(),
             "edits": [
-                {
-                    "place": change.place,
-                    "fix": change.fix,
-                    "removes": change.removes,
-                    "causes": [causes.index(cause) for cause in change.causes],
-                }
+                _facts(change, "place", "fix", "removes") | {"causes": [causes.index(one) for one in change.causes]}
                 for change in changes
             ],
             "causes": [
-                {
-                    "rule": cause.rule,
-                    "severity": cause.severity,
-                    "title": cause.title,
-                    "count": cause.count,
-                    "where": cause.where,
-                    "seen": cause.seen,
-                    "findings": [numbers[id(finding)] for finding in cause.findings],
-                }
+                _facts(cause, "rule", "severity", "title", "count", "where", "seen")
+                | {"findings": [numbers[id(finding)] for finding in cause.findings]}
                 for cause in causes
             ],
             "diffs": diffs,
@@ -346,7 +327,7 @@ class AuditReport(Drawn, Generic[R]):
             "casts": casts,
             "comments": [{"file": file, "line": line, "says": says} for file, line, says in self._slips()],
             "modules": _tree(self._recorder) if isinstance(self._recorder, Recorder) else self._modules,
-            "rules": {key: {"name": RULES[key].name, "why": RULES[key].why, "docs": RULES[key].docs} for key in ids},
+            "rules": {key: _facts(RULES[key], "name", "why", "docs") for key in ids},
             "severities": {s.value: sum(row["severity"] == s.value for row in found) for s in reversed(Severity)},
         }
 
@@ -424,9 +405,8 @@ class AuditReport(Drawn, Generic[R]):
         """The report, or these of its findings."""
         causes = causes_of(self.findings if findings is None else findings)
         told = {(f.rule, f.file, f.line) for f in (*(findings or ()), *fixed)}
-        hidden = (
-            causes_of(f for f in self.findings if (f.rule, f.file, f.line) not in told) if findings is not None else []
-        )
+        others = [] if findings is None else [f for f in self.findings if (f.rule, f.file, f.line) not in told]
+        hidden = causes_of(others)
         changes = changes_of(causes)
         over = not self._recorder.running
         said = self._verdict(changes, causes)
@@ -456,9 +436,8 @@ class AuditReport(Drawn, Generic[R]):
             return [f"values: what is not finite, in each operation{steps}"]
         missing = ", ".join(f"{name} ({count})" for name, count in values["not_shadowed"].items())
         over = f"; the shadow ended: {values['over']}" if values["over"] else ""
-        rest = (
-            f", not: {missing}" if missing else ", all" if values["shadowed"] else "; of float64 there is no wider one"
-        )
+        rest = ", all" if values["shadowed"] else "; of float64 there is no wider one"
+        rest = f", not: {missing}" if missing else rest
         said = f"values: {number(values['shadowed'], 'operation')} in a wider dtype{rest}{steps}{over}"
         return [*style.fold(said, rest="        ")]
 
@@ -466,13 +445,8 @@ class AuditReport(Drawn, Generic[R]):
 # ---------------------------------------------------------------- rows
 
 
-def _fields(row: Any) -> dict[str, Any]:
-    fields: dict[str, Any] = plain(row)
-    return fields
-
-
-def _site_data(site: Site) -> dict[str, Any]:
-    return {"file": site.file, "line": site.line, "function": site.function, "source": site.source}
+def _facts(thing: Any, *names: str) -> dict[str, Any]:
+    return {name: getattr(thing, name) for name in names}
 
 
 def _tree(recorder: Recorder) -> list[dict[str, Any]]:

@@ -25,30 +25,23 @@ _NARROWEST = 36  # columns of a label
 _BRIEF = 10  # causes that are mere information
 _CHANGES = 10
 _CASTS = 20
+_NOWHERE = "an unknown line"
 _CODE, _GLUE = re.compile(r"`[^`]*`"), "\0"
 _CODES = {"error": "1;31", "warning": "1;33", "info": "1;36", "frame": "1;34", "help": "1;32", "strong": "1"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Style:
-    """How text is written.
+    """How text is written."""
 
-    Attributes:
-        width: columns; code and paths are never split.
-        colour: whether escape sequences for colours may be written.
-    """
-
-    width: int = 100
-    colour: bool = False
+    width: int = 100  # columns; code and paths are never split
+    colour: bool = False  # whether escape sequences for colours may be written
 
     @classmethod
     def of(cls, stream: TextIO | None = None) -> "Style":
-        """What a stream takes: `COLUMNS` or the terminal's width; colours on a terminal, but for `NO_COLOR`.
-
-        Without a stream there are no colours: nobody knows where a text goes.
-        """
+        """What a stream takes: `COLUMNS` or the terminal's width; colours on a terminal, but for `NO_COLOR`."""
         width = shutil.get_terminal_size((100, 40)).columns
-        colour = False
+        colour = False  # without a stream nobody knows where a text goes
         if stream is not None and not os.environ.get("NO_COLOR"):
             colour = bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
         return cls(max(_NARROWEST, min(width, _WIDEST)), colour)
@@ -94,11 +87,15 @@ def cause_lines(cause: Cause, style: Style) -> Iterator[str]:
     yield from rest
     gutter = max([len(str(spot.line)) for spot in spots[:_LINES]], default=1)
     arrow = style.paint(f"{' ' * gutter}-->", "frame")
-    place = spots[0].place if spots else first.site or "an unknown line"
-    where = f"in {cause.where}" if cause.where else ""
-    yield f"{arrow} {', '.join(filter(None, [place, cause.often, where, cause.seen]))}"
+    yield f"{arrow} {_facts(cause, spots[0].place if spots else first.site or _NOWHERE)}"
     yield from _code(cause, spots, gutter, style)
     yield from _help(cause, style)
+
+
+def _facts(cause: Cause, place: str) -> str:
+    """Where a cause is and how often it was seen."""
+    where = f"in {cause.where}" if cause.where else ""
+    return ", ".join(filter(None, [place, cause.often, where, cause.seen]))
 
 
 def _shown_first(cause: Cause) -> Sequence[Spot]:
@@ -170,31 +167,23 @@ def _window(spot: Spot, room: int) -> tuple[str, int, int]:
 def brief_lines(causes: Sequence[Cause], style: Style) -> Iterator[str]:
     """Mere information, in a paragraph each."""
     for cause in causes[:_BRIEF]:
-        first = cause.first
-        often = f", {cause.often}" if cause.often else ""
-        where = f", in {cause.where}" if cause.where else ""
-        tag = f"{cause.severity}[{cause.rule}]"
-        place = (first.site or "an unknown line").replace(", in ", " in ")
-        seen = f", {cause.seen}" if cause.seen else ""
-        yield f"{style.paint(tag, cause.severity)} {place}{often}{where}{seen}"
-        yield from style.fold(first.message, "    ", "    ")
+        tag = style.paint(f"{cause.severity}[{cause.rule}]", cause.severity)
+        yield f"{tag} {_facts(cause, (cause.first.site or _NOWHERE).replace(', in ', ' in '))}"
+        yield from style.fold(cause.first.message, "    ", "    ")
         yield from _help(cause, style, "    ")
     if len(causes) > _BRIEF:
         yield f"... {len(causes) - _BRIEF} more: `report.findings` and --output-format json have all"
 
 
-def paragraphs(causes: Iterable[Cause], style: Style, packages: bool = False) -> Iterator[str]:
-    """All causes, those that are mere information last, with an empty line between paragraphs.
-
-    Mere information about installed packages is one line; with `packages` it is told like all else.
-    """
+def paragraphs(causes: Iterable[Cause], style: Style) -> Iterator[str]:
+    """All causes, those that are mere information last, that about installed packages in one line."""
     every = list(causes)
     bad = [cause for cause in every if cause.severity != Severity.INFO.value]
     for count, cause in enumerate(bad):
         yield from [""] * bool(count)
         yield from cause_lines(cause, style)
     mere = every[len(bad) :]
-    apart = [] if packages else [cause for cause in mere if cause.spots and not cause.spots[0].mine]
+    apart = [cause for cause in mere if cause.spots and not cause.spots[0].mine]
     mere = [cause for cause in mere if cause not in apart]
     if mere or apart:
         yield from [""] * bool(bad)

@@ -159,12 +159,7 @@ def audit(
 
 
 @overload
-def audit(
-    function: Callable[P, T],
-    /,
-    *args: P.args,
-    **kwargs: P.kwargs,
-) -> AuditReport[T]: ...
+def audit(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> AuditReport[T]: ...
 
 
 def audit(*args: Any, **kwargs: Any) -> Any:
@@ -304,9 +299,8 @@ def _call(
     except Exception as error:
         ended = error.__traceback__
         if isinstance(error, TypeError) and not args and ended is not None and ended.tb_next is None:
-            error.add_note(
-                "dtypeguard.audit(function, x) calls the function; `with dtypeguard.audit():` audits a block"
-            )
+            way = "dtypeguard.audit(function, x) calls the function; `with dtypeguard.audit():` audits a block"
+            error.add_note(way)
         if report.findings:
             error.add_note(f"dtypeguard.audit found:\n{report.findings}")
         raise

@@ -39,11 +39,7 @@ _OPS = os.path.join("torch", "_ops.py")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the program, print the report, and give the exit status.
-
-    Raises:
-        Usage: for what is wrong with the options, before the program runs.
-    """
+    """Run the program, print the report, and give the exit status."""
     baseline = _check(options)
     mending, ranks = None, Ranks.here()
     if options.unsafe_fixes and not options.fix:
@@ -212,11 +208,7 @@ def status_of(code: Any) -> int:
 
 
 def begun(name: str, arguments: list[str], module: bool) -> Program:
-    """A program that is ready to run, and `sys` as it is to find it.
-
-    Raises:
-        Usage: there is none.
-    """
+    """A program that is ready to run, and `sys` as it is to find it."""
     return _module(name, arguments) if module else _script(name, arguments)
 
 

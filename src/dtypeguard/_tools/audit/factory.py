@@ -42,16 +42,8 @@ def both_by(
 ) -> tuple[Any, Any]:
     """A model, and the batch that `--batch` makes, or else that comes with the model as `(model, batch)`; or None.
 
-    Args:
-        model: `package.module:name` of a function that makes it, or of the model itself.
-        batch: the same for a batch.
-        takes: what may be made.
-        paths: whether the path of a file may stand there; it is given itself.
-        lists: whether a list of batches is one.
-
-    Raises:
-        Usage: there is no such function, or it makes something else.
-        Raised: it raises something itself.
+    `model` names a function that makes it, or the model itself; with `paths` the path of a file, which is given itself,
+    may stand there, with `lists` a list of batches is a batch.
     """
     if paths and os.path.exists(model):
         return model, batch_by(batch, lists)
@@ -72,11 +64,7 @@ def both_by(
 
 
 def batch_by(name: str | None, lists: bool = False) -> Any:
-    """What `--batch` makes; None where it is not given.
-
-    Raises:
-        Usage, Raised: as `both_by`.
-    """
+    """What `--batch` makes; None where it is not given."""
     return None if name is None else _checked(name, _made(name, found_by(name)), lists)
 
 
@@ -91,13 +79,7 @@ def no_batch(model: str, needed: str = "") -> Usage:
 def refusing(*kinds: type[Exception], failed: str = "") -> Iterator[None]:
     """What a function of ours refuses in here is wrong usage; what the user's own code raises in it is the user's.
 
-    Args:
-        kinds: of exceptions that are refusals, besides TypeError and ValueError.
-        failed: what it means that the user's code raises, for the message.
-
-    Raises:
-        Usage: a refusal.
-        Raised: what a model or a loss raises as it is.
+    `kinds` are refusals besides TypeError and ValueError; `failed` says what it means that the user's code raises.
     """
     try:
         yield
@@ -139,12 +121,7 @@ def _checked(name: str, batch: Any, lists: bool) -> Any:
 
 
 def found_by(name: str) -> Any:
-    """The object `package.module:name`.
-
-    Raises:
-        Usage: if there is none.
-        Raised: its module raises something itself.
-    """
+    """The object `package.module:name`."""
     module, _, attribute = name.partition(":")
     if not module.strip(".") or not attribute:
         raise Usage(f"{name!r} names no function: write package.module:function")
@@ -178,12 +155,7 @@ def _dotted(path: str) -> tuple[str, str]:
 
 
 def missing(module: str, part: str | None = None) -> Usage:
-    """That a module is not there, with the name that was meant.
-
-    Args:
-        module: what was named.
-        part: the module or the package around it that is not there.
-    """
+    """That a module, or this part of its name, is not there, with the name that was meant."""
     package, _, last = (part or module).rpartition(".")
     folders = getattr(sys.modules.get(package), "__path__", ()) if package else None
     return Usage(f"there is no module {module!r}{near(last, (one.name for one in pkgutil.iter_modules(folders)))}")

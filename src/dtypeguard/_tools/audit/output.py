@@ -14,14 +14,7 @@ _STREAMS = ("json", "output")  # options where - is standard output
 def tell(options: argparse.Namespace, result: Result, failed: str = "", text: str = "") -> int:
     """Print a result, and write the files that were asked for: what every command but `audit` ends with.
 
-    Args:
-        options: of the command.
-        result: what was found.
-        failed: why it does not pass; with --quiet nothing is printed of one that does.
-        text: what is printed, if that is not the result alone.
-
-    Raises:
-        Failed: it does not pass, or a file cannot be written, as on a disk that is full.
+    `failed` says why it does not pass, which is raised; `text` is printed, if that is not the result alone.
     """
     shown = result.to_json() if options.json == STDOUT else text or str(result)
     to_file = options.output not in (None, STDOUT)
@@ -42,15 +35,7 @@ def tell(options: argparse.Namespace, result: Result, failed: str = "", text: st
 
 
 def try_files(options: argparse.Namespace, *more: str) -> None:
-    """Make the paths in options absolute, as the program may change its folder, if each can be written.
-
-    Args:
-        options: what was asked for.
-        more: the options that name files, besides --json, --html and --output.
-
-    Raises:
-        Usage: says which cannot be written, and why.
-    """
+    """Make the paths in options absolute, as the program may change its folder, if each can be written."""
     taken: dict[str, str] = {}
     for name in ("json", "html", "output", *more):
         path, option = getattr(options, name), f"--{name.replace('_', '-')}"

@@ -47,17 +47,13 @@ _CACHE_VARIABLES = (
 
 
 class _Fence:
-    """Lets a program write in its own folder and in caches, and nowhere else.
-
-    Attributes:
-        outside: the first path elsewhere that it tried to write.
-    """
+    """Lets a program write in its own folder and in caches, and nowhere else."""
 
     def __init__(self, own: str) -> None:
         places = [own, "/dev", "/proc", *map(os.path.expanduser, _CACHES), *map(os.environ.get, _CACHE_VARIABLES)]
         self._places = [os.path.realpath(place) for place in places if place]
         self._compiled = os.path.join(os.path.realpath(tempfile.gettempdir()), "torchinductor_")  # and the user's name
-        self.outside = ""
+        self.outside = ""  # the first path elsewhere that it tried to write
 
     def __call__(self, event: str, given: tuple[Any, ...]) -> None:
         if event == "open":

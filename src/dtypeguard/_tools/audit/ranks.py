@@ -22,12 +22,7 @@ _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that a launcher (torchrun, accelerate, deepspeed) has started.
-
-    Attributes:
-        rank: its number.
-        size: how many there are.
-    """
+    """This process among those that a launcher (torchrun, accelerate, deepspeed) has started."""
 
     rank: int
     size: int
@@ -45,15 +40,7 @@ class Ranks:
         return cls(rank, size) if size > 1 else None
 
     def gather(self, report: AuditReport, status: int) -> list[str]:
-        """Hand a report over to rank 0; there, make the report that of all ranks.
-
-        Args:
-            report: of this rank.
-            status: the exit status of this rank's program.
-
-        Returns:
-            What is to be said of it.
-        """
+        """Hand a report over to rank 0; there, make the report that of all ranks. What is to be said of it."""
         own = Merged()
         own.add(f"rank {self.rank}", report, report.findings)
         try:
@@ -63,25 +50,23 @@ class Ranks:
                 return []
             limit = _BRIEFLY if status else _PATIENCE
             missing = set(range(1, self.size))
-            wait(lambda: not self._collect(store, own, missing), time.monotonic() + limit)
+
+            def all_came() -> bool:
+                for rank in sorted(missing):
+                    if store.check([f"rank {rank}"]):
+                        own.unpack(store.get(f"rank {rank}"))
+                        missing.discard(rank)
+                return not missing
+
+            wait(all_came, time.monotonic() + limit)
         except (RuntimeError, OSError, ValueError) as error:  # of the store, whose errors are RuntimeErrors
-            return [
-                f"this is the report of rank {self.rank} alone: the ranks did not meet ({error})".partition("\n")[0]
-            ]
+            said = f"this is the report of rank {self.rank} alone: the ranks did not meet ({error})"
+            return [said.partition("\n")[0]]
         report._become(own.report(every=[f"rank {rank}" for rank in range(self.size)]))
         if missing:
             silent = rank_names(sorted(missing))
             return [f"the report of {self.size} ranks; nothing came from {silent} within {limit:.0f} s"]
         return [f"the report of all {self.size} ranks"]
-
-    @staticmethod
-    def _collect(store: Any, into: Merged, missing: set[int]) -> set[int]:
-        """Take in what has come by now; the ranks that are still missing."""
-        for rank in sorted(missing):
-            if store.check([f"rank {rank}"]):
-                into.unpack(store.get(f"rank {rank}"))
-                missing.discard(rank)
-        return missing
 
     def _store(self) -> Any:
         """Torchrun keeps a store for its ranks; for other launchers rank 0 does, where the program's own one was."""
