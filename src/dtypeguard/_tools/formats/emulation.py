@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 from torch.overrides import BaseTorchFunctionMode
 
@@ -53,19 +53,15 @@ class _Emulation:
                 with contextlib.ExitStack() as stack:
                     if self.attention is not None:
                         stack.enter_context(apart())
-                    stack.enter_context(self._products().on())
+                    seed, self.forwards = self.forwards, self.forwards + 1
+                    products = Products(self.model, self.formats, lambda: running.names[-1], self.attention, seed=seed)
+                    stack.enter_context(products.on())
                     stack.enter_context(BaseTorchFunctionMode())  # beside one, a whole layer is not one kernel
                     yield
             finally:
                 running.on = False
         finally:
             running.names.pop()
-
-    def _products(self) -> Products:
-        self.forwards += 1
-        return Products(
-            self.model, self.formats, lambda: self.running.names[-1], self.attention, seed=self.forwards - 1
-        )
 
 
 class _Rounded:
@@ -133,8 +129,6 @@ def apart() -> Iterator[None]:
         yield
 
 
-def _by_products(following: Any, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
-                 dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
-                 enable_gqa: bool = False) -> Any:  # fmt: skip
+def _by_products(following: Any, *args: Any, **kwargs: Any) -> Any:
     math: Any = torch.ops.aten._scaled_dot_product_attention_math
-    return math(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
+    return math(*args, **kwargs)[0]

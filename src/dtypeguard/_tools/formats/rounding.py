@@ -18,14 +18,9 @@ _POWERS = -127.0, 127.0  # exponents of e8m0
 def rounded(
     tensor: Tensor, to: Format, axis: int = -1, role: str = "activation", generator: torch.Generator | None = None
 ) -> Tensor:
-    """The values that a tensor has in a format, in its own dtype.
+    """The values that a floating tensor has in a format, in its own dtype.
 
-    Args:
-        tensor: floating.
-        to: the format.
-        axis: along which a product sums: blocks lie there.
-        role: "weight", "activation" or "gradient".
-        generator: of stochastic rounding.
+    A product sums along `axis`, where blocks lie; `role` is "weight", "activation" or "gradient".
     """
     if not tensor.numel() or not tensor.ndim:
         return tensor
