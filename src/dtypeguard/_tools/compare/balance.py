@@ -21,12 +21,12 @@ class Balance:
 
     def __init__(self, savings: Savings, units: Units) -> None:
         parts: dict[int, float] = {}
-        for reach, share in savings.reaches():
+        for reach, share in savings.parts.items():
             mask = reach.saved(savings.narrow)
             parts[mask] = parts.get(mask, 0.0) + share
         doors: dict[tuple[int, int], float] = {}
-        for (key, around), cost in savings.doors.items():
-            pair = Reach(*key).saved(savings.narrow) & ~around, around
+        for (reach, around), cost in savings.doors.items():
+            pair = reach.saved(savings.narrow) & ~around, around
             doors[pair] = doors.get(pair, 0.0) + cost
         self._units = units
         self._column = {name: column for column, name in enumerate(units.names)}
@@ -205,11 +205,11 @@ def measured(saved: Mapping[str, float], units: Units) -> Savings:
     """Shares that runs have shown: what each module saves, and nothing that tells the others apart."""
     savings = Savings()
     for name, share in saved.items():
-        savings.add(Reach(inside=units.bits[name]), max(share, 0.0))
+        savings.parts[Reach(inside=units.bits[name])] += max(share, 0.0)
     others = [name for name in units.leaves if name not in saved]
     rest = max(1.0 - sum(max(share, 0.0) for share in saved.values()), 0.0)
     for name in others:
-        savings.add(Reach(inside=units.bits[name]), rest / len(others))
+        savings.parts[Reach(inside=units.bits[name])] += rest / len(others)
     return savings
 
 

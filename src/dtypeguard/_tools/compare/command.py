@@ -17,13 +17,7 @@ _OF_FORMATS = ("bits", "recipe", "attention")  # options that have no meaning fo
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare, and print the result.
-
-    Raises:
-        Failed: an error is larger than it may be, or what was asked for cannot be reached.
-        Raised: the model or the loss raises something itself.
-        Usage: for what is wrong with the options, or cannot be compared.
-    """
+    """Compare, and print the result."""
     with refusing():
         try_files(options)
         wanted = [_recipe(options, tool, path) for tool, path in options.recipe]

@@ -12,12 +12,9 @@ class Expected:
 
     More that is left costs no less: a set that was expected to be better than it is counts for all that should be
     worse.
-
-    Args:
-        measured: what is left by the shares, and the error that a run has shown.
     """
 
-    def __init__(self, measured: Iterable[Point]) -> None:
+    def __init__(self, measured: Iterable[Point]) -> None:  # what shares leave, and the error that a run has shown
         self._points, worst = list[Point](), 0.0
         for rest, error in sorted(measured):
             if rest > 0 and 0 < error < math.inf:

@@ -17,13 +17,12 @@ from ..._engine.watch.unrecorded import unrecorded
 from ..._show.result import Drawn, Row
 from ..._show.svg import Chart
 from ..._show.text import cut, percent, titled, wrapped
-from .bisect import bisect
 from .keep import Search
 from .kept import Kept
 from .measure import DECIDED, INPUTS, Measured, Part
 from .pictures import of_comparison
 from .subject import Subject, widest
-from .text import COLUMNS, LARGE, bars, site_of
+from .text import COLUMNS, LARGE, bars, grouped, site_of
 from .trials import output_error
 
 _SHOWN = 8  # layers of a printed comparison
@@ -150,7 +149,7 @@ class Comparison(Drawn):
         if search is not None and self.linear:
             measured = search.lead() | search.inputs()
         elif search is not None and len(search.leaves) > 1:
-            measured, self.bisected = bisect(search.trial, search.leaves, found.error, search.suspects())
+            measured, self.bisected = search.bisected(search.leaves, search.suspects())
             search.reorder(measured)
         self._fast = 0.0 if found.integers else output_error(subject, subject.fast_outputs())
         self.layers: list[Layer] = list(_layers(found, search, measured, self.linear))
@@ -360,9 +359,8 @@ class Comparison(Drawn):
 def _layers(
     found: Measured, search: Search | None, measured: Mapping[str, float], linear: bool
 ) -> Iterator[Layer]:  # fmt: skip
-    parts: dict[str, list[Part]] = {name: [] for name in found.courses}
-    for part in found.parts.values():
-        parts.setdefault(part.module, []).append(part)
+    parts = {name: list[Part]() for name in found.courses}
+    parts |= grouped((part.module, part) for part in found.parts.values())
     rows, leaves = [], set() if search is None else set(search.leaves)
     for name, own in parts.items():
         course = found.courses.get(name)
@@ -395,10 +393,7 @@ def _rank(row: Layer) -> float:
 
 
 def _lines(found: Measured) -> Iterator[Line]:
-    parts: dict[tuple[str, int], list[Part]] = {}
-    for part in found.parts.values():
-        if part.site is not None:
-            parts.setdefault(part.site.key, []).append(part)
+    parts = grouped((part.site.key, part) for part in found.parts.values() if part.site is not None)
     rows = []
     for (file, number), own in parts.items():
         sums, site = _sum(own), own[0].site

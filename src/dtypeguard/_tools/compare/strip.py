@@ -20,12 +20,7 @@ _LETTER = 7.2  # width of a letter
 
 
 def strip_of(data: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """What is drawn, and where.
-
-    Args:
-        data: from `Comparison.to_dict()`.
-        rows: of the layers, by the page.
-    """
+    """What is drawn, and where, from `Comparison.to_dict()` and the page's rows of layers."""
     slots, shared = _slots(data, rows), data["explained"] is not None
     count = max(len(slots), 1)
     width = max(min(_WIDE * count, _FITS), _NARROW * count, 280.0)
