@@ -1,5 +1,6 @@
 """What formats of 8 and 4 bits cost a model: a comparison that knows which layers stay, and finds each a format."""
 
+import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
@@ -176,10 +177,9 @@ class FormatComparison(Comparison):
         every = self.by_format.values()
         return {name: why for name, why in self.stays.items() if all(name in one.stays for one in every)}
 
-    def _searching(self) -> FormatSearch:
-        if not isinstance(self._search, FormatSearch):
-            self._search = FormatSearch(self._subject, self._found)
-        return self._search
+    @functools.cached_property
+    def _search(self) -> FormatSearch:
+        return FormatSearch(self._subject, self._found)
 
     @explained
     @unrecorded
@@ -295,10 +295,10 @@ class FormatComparison(Comparison):
 
     def _options(self) -> dict[str, list[Option]]:
         """For each layer, the formats that take it, and the model's own dtype."""
-        width, weights = self._subject.width, self._subject.weights
+        width, weights = 8 * self._subject.given.itemsize, self._subject.weights  # bits of a number of the model's own
         options = {name: [Option(None, width * held.count, 0.0)] for name, held in weights.items()}
         for title, result in self.by_format.items():
-            to, search = result._subject.formats[0], result._searching()
+            to, search = result._subject.formats[0], result._search
             for name in result._subject.assigned(to):
                 damage = search.found.alone[name] ** 2
                 if name in search.must or not math.isfinite(search.found.error):

@@ -31,35 +31,19 @@ _LOW = (torch.bfloat16, torch.float16, torch.float32)
 
 @overload
 def compare(
-    model: nn.Module,
-    /,
-    batch: Any,
-    *,
-    format: str | Sequence[str],
-    loss: Loss | None = None,
-    attention: bool = False,
+    model: nn.Module, /, batch: Any, *, format: str | Sequence[str], loss: Loss | None = None, attention: bool = False
 ) -> FormatComparison: ...
 
 
 @overload
 def compare(
-    model: nn.Module,
-    /,
-    batch: Any,
-    *,
-    dtype: torch.dtype | LowName,
-    loss: Loss | None = None,
+    model: nn.Module, /, batch: Any, *, dtype: torch.dtype | LowName, loss: Loss | None = None
 ) -> Comparison: ...
 
 
 @overload
 def compare(
-    model: nn.Module,
-    /,
-    batch: Any,
-    *,
-    region: torch.dtype | HalfName,
-    loss: Loss | None = None,
+    model: nn.Module, /, batch: Any, *, region: torch.dtype | HalfName, loss: Loss | None = None
 ) -> Comparison: ...
 
 

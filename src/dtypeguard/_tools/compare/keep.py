@@ -11,9 +11,8 @@ from torch import nn
 from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
 from ..._show.text import modules_shown, percent
-from .balance import Balance, cover, measured
+from .balance import Balance, Expected, cover, measured
 from .borders import keep_wide
-from .expected import Expected
 from .kept import Kept
 from .measure import INPUTS, Measured, measure
 from .subject import REFUSALS, Subject, widest
@@ -311,12 +310,8 @@ class Search(Trials):
             others = self.units.closed(other for other in best if other != name)
             if self.runs >= (CURVED if self._curved else RUNS) or self.units.share([name]) <= _LITTLE:
                 break
-            if (
-                not others
-                or others in self._tried
-                or in_any(name, self._stages[0].names)
-                or not self._cheaper(others, best)
-            ):
+            must = not others or in_any(name, self._stages[0].names)
+            if must or others in self._tried or not self._cheaper(others, best):
                 continue
             likely = self._expected(base).error(balance.rest(others)) <= _NEAR * target
             if (likely if linear else self._open(others, target)) and self._attempt(others, target) <= target:

@@ -260,13 +260,8 @@ class _Measurement:
         found, outputs, savings = self.found, [shadow for shadow, _ in wanted], self.found.savings
         cotangents = [(error / norm).to(shadow.dtype) for shadow, error in wanted]
         try:
-            gradients = torch.autograd.grad(
-                outputs,
-                leaves.exact,
-                cotangents,
-                allow_unused=True,
-                retain_graph=bool(trace.doors) or not self.subject.widens,
-            )
+            again = bool(trace.doors) or not self.subject.widens
+            gradients = torch.autograd.grad(outputs, leaves.exact, cotangents, retain_graph=again, allow_unused=True)
         except RuntimeError as error:
             if not self._copies and "modified by an inplace operation" in str(error):
                 raise _Overwritten from error
@@ -310,10 +305,8 @@ class _Measurement:
         generator = torch.Generator().manual_seed(0)
         count = _PASSES_OF_FEW if trace.samples in _FEW else _PASSES
         for last in range(count):
-            torch.autograd.grad(
-                outputs, leaves.exact, _signs(outputs, generator), allow_unused=True,
-                retain_graph=last < count - 1,
-            )  # fmt: skip
+            signs, again = _signs(outputs, generator), last < count - 1
+            torch.autograd.grad(outputs, leaves.exact, signs, retain_graph=again, allow_unused=True)
         for name, power in trace.powers.items():
             self.found.alone[name] += power / count
 

@@ -116,9 +116,8 @@ class Subject:
 
     def refer_to_own(self, apart: float) -> None:
         """From now on the reference is the model as it is."""
-        self.precision, self.apart = widest(self.model), apart
+        self.precision, self.apart, self._wide = widest(self.model), apart, None
         self._references.clear()
-        self.forget()
 
     def forget(self) -> None:
         """Give the wide model back."""

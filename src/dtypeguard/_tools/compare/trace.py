@@ -110,8 +110,12 @@ class Trace(Mode):
             return func(*args, **kwargs)
         frame, op = below(1), operator_of(func)
         given = operands(args, kwargs)
-        if not all(map(native, given)):
-            return self._unknown(op, func(*args, **kwargs))
+        if not all(map(native, given)):  # a subclass of tensors, or a transform, computes in its own way
+            out = func(*args, **kwargs)
+            self.operations += 1
+            if op.way is not Way.NONE:
+                self.modules.now.blind.append(op.name)
+            return out
         inputs = [tensor for tensor in given if shadowed(tensor)]
         for tensor in inputs:
             self._meet(tensor, frame)
@@ -147,13 +151,6 @@ class Trace(Mode):
         for tensor in made:
             self._reach(tensor)
             self._overflow(tensor, self.reaches.of(tensor))
-
-    def _unknown(self, op: Operator, out: Any) -> Any:
-        """A subclass of tensors, or a transform, computes in its own way."""
-        self.operations += 1
-        if op.way is not Way.NONE:
-            self.modules.now.blind.append(op.name)
-        return out
 
     def rounded(self, tensor: Tensor, found: Tensor, weight: bool) -> None:
         """The program has rounded an operand to a format; only the module around it saves that."""

@@ -1,8 +1,6 @@
 """Runs of a model with some modules in float32: the errors that are left, and what has to be cast for them to run."""
 
 import functools
-import heapq
-import itertools
 import math
 import operator
 from collections.abc import Iterable, Sequence
@@ -52,10 +50,11 @@ class Trials:
             return 1 - (self.trial(names) / self._found.error) ** 2
 
         saved = {name: saved_by([name]) for name in first}
-        runs, counter = len(saved), itertools.count()
-        waiting = [(0.0, next(counter), modules)]
+        runs, waiting = len(saved), [(0.0, modules)]
         while waiting and runs < _BISECTED:
-            _, _, group = heapq.heappop(waiting)
+            most = max(waiting, key=lambda one: one[0])
+            waiting.remove(most)
+            group = most[1]
             middle = max(1, len(group) // 2)
             for half in (group[:middle], group[middle:]):
                 if not half or runs >= _BISECTED or (len(half) == 1 and half[0] in saved):
@@ -65,7 +64,7 @@ class Trials:
                 if len(half) == 1:
                     saved[half[0]] = gain
                 else:
-                    heapq.heappush(waiting, (-gain, next(counter), half))
+                    waiting.append((gain, half))
         return saved, runs
 
     def batch(self) -> float | None:

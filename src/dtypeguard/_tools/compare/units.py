@@ -48,9 +48,9 @@ class Units:
         self._total = sum(p.numel() for p in self._all.values())
         self._held = {name: _held(module) for name, module in modules.items() if name in called}
         self.names = [name for name, held in self._held.items() if held]  # in the model's order
-        self._holders = {name: [other for other in _names_around(name) if self._held.get(other)] for name in self.names}
-        self._parts = grouped((other, name) for name, holders in self._holders.items() for other in holders)
-        self.leaves = [name for name in self.names if name not in self._parts]  # which have no other in them
+        self.holders = {name: [other for other in _names_around(name) if self._held.get(other)] for name in self.names}
+        self.parts = grouped((other, name) for name, holders in self.holders.items() for other in holders)
+        self.leaves = [name for name in self.names if name not in self.parts]  # which have no other in them
         self._sharing = self._shared()
         self.bits = {  # with those of modules that share parameters with one
             name: functools.reduce(operator.or_, (bits[other] for other in self._sharing.get(name, ())), bits[name])
@@ -85,17 +85,9 @@ class Units:
             name for name in self._modules if name in chosen and not any(inside(name, other) for other in chosen)
         )
 
-    def parts(self, name: str) -> list[str]:
-        """Those that are in another one."""
-        return self._parts.get(name, [])
-
-    def holders(self, name: str) -> list[str]:
-        """Those that hold another one."""
-        return self._holders[name]
-
     def outermost(self) -> list[str]:
         """Those that are in no other but the model itself."""
-        return [name for name in self.names if name and not any(self._holders[name])]
+        return [name for name in self.names if name and not any(self.holders[name])]
 
     def _parameters_of(self, names: Iterable[str]) -> dict[int, Tensor]:
         return {key: p for name in names for key, p in self._held[name].items() if key in self._all}
@@ -111,7 +103,7 @@ class Units:
         shared: dict[str, list[str]] = {}
         for several in holders.values():
             for name in several if len(several) > 1 else ():
-                for around in (name, *self._holders[name]):
+                for around in (name, *self.holders[name]):
                     shared.setdefault(around, []).extend(
                         other for other in several if other != around and not inside(other, around)
                     )

@@ -94,13 +94,8 @@ class DryrunCell(Result):
 class Outcome:
     """What one run of a twin came to."""
 
-    outputs: Dtypes = ()
+    cell: DryrunCell  # without a status
     error: Exception | None = None
-    text: str | None = None
-    finding: Finding | None = None
-    repairs: tuple[str, ...] = ()
-    modules: dict[str, Dtypes] = field(default_factory=dict)
-    births: tuple[str, ...] = ()
     own: bool = False  # whether the program itself raised its exception, for values or sizes that it does not want
 
 
@@ -120,15 +115,14 @@ class Runner:
         except Unknown as why:
             cell.status, cell.error = "unknown", str(why)
             if bare is not None:
-                cell.error, cell.finding = f"{bare.text}\n  whether a guard helps: {why}", bare.finding
+                cell.error, cell.finding = f"{bare.cell.error}\n  whether a guard helps: {why}", bare.cell.finding
             return None
-        repaired = guarded is not bare and guarded.error is None and bool(guarded.repairs)
+        repaired = guarded is not bare and guarded.error is None and bool(guarded.cell.repairs)
         cell.status = "runs" if bare.error is None else "repaired" if repaired else "refused"
-        cell.error, cell.finding = bare.text, bare.finding
-        last = guarded if repaired else bare
-        cell.outputs, cell.modules, cell.births = last.outputs, last.modules, last.births
-        cell.repairs = last.repairs
-        return bare.error if bare.finding is None else None
+        cell.error, cell.finding = bare.cell.error, bare.cell.finding
+        last = guarded.cell if repaired else bare.cell
+        cell.outputs, cell.modules, cell.births, cell.repairs = last.outputs, last.modules, last.births, last.repairs
+        return bare.error if cell.finding is None else None
 
     def _outcome(self, cell: DryrunCell, mode: ModeName) -> Outcome:
         """What all paths of the program come to, if that is the same."""
@@ -136,20 +130,21 @@ class Runner:
 
         def one(decisions: Decisions) -> Outcome:
             outcome = self._run(cell, mode, decisions)
-            if outcome.finding is not None or mode != "off":  # nobody will raise it
+            if outcome.cell.finding is not None or mode != "off":  # nobody will raise it
                 let_go(outcome.error)
             asked.extend(site for site in decisions.asked if site not in asked)
             return outcome
 
         found = paths(one)
         counted = [outcome for outcome in found if not outcome.own] or found
-        if len({(outcome.error is None, outcome.outputs) for outcome in counted}) > 1:
+        if len({(outcome.error is None, outcome.cell.outputs) for outcome in counted}) > 1:
             line = f"`{asked[0].source}` " if asked[0].source else ""
             raise Unknown(f"{asked[0]}: {line}decides, by a value that is not computed")
         return counted[0]
 
     def _run(self, cell: DryrunCell, mode: ModeName, decisions: Decisions) -> Outcome:
-        ghosts, outcome = Ghosts(), Outcome()
+        ghosts, outcome = Ghosts(), Outcome(dataclasses.replace(cell))
+        found = outcome.cell
         recorder = Recorder(Findings(self._rules), Watching)
         imagining = Imagining(ghosts, decisions, recorder, cell.parameters)
         model = self._original.twin(ghosts, self._device)
@@ -170,15 +165,15 @@ class Runner:
             except Exception as error:
                 outcome.error = error
             else:
-                outcome.outputs = tuple(leaf.dtype for _, leaf in flat(result) if isinstance(leaf, torch.Tensor))
-        outcome.repairs = tuple(dict.fromkeys(f"`{c.argument}` of {c.function} from {dtype_title(c.from_dtype)} to "
-                                              f"{dtype_title(c.to_dtype)}" for c in casts()))  # fmt: skip
-        outcome.modules = {path: tuple(dtypes) for path, dtypes in imagining.modules.items()}
-        outcome.births = _births(imagining.births, recorder, cell.parameters)
+                found.outputs = tuple(leaf.dtype for _, leaf in flat(result) if isinstance(leaf, torch.Tensor))
+        found.repairs = tuple(dict.fromkeys(f"`{c.argument}` of {c.function} from {dtype_title(c.from_dtype)} to "
+                                            f"{dtype_title(c.to_dtype)}" for c in casts()))  # fmt: skip
+        found.modules = {path: tuple(dtypes) for path, dtypes in imagining.modules.items()}
+        found.births = _births(imagining.births, recorder, cell.parameters)
         if outcome.error is not None:
-            outcome.finding = _refusal(recorder)
-            outcome.own = outcome.finding is None and raised_by_python(outcome.error.__traceback__)
-            outcome.text = _error_text(outcome.error, outcome.finding)
+            found.finding = _refusal(recorder)
+            outcome.own = found.finding is None and raised_by_python(outcome.error.__traceback__)
+            found.error = _error_text(outcome.error, found.finding)
         return outcome
 
 

@@ -19,10 +19,9 @@ from .table import Format
 
 
 class _Running(threading.local):
-    """The calls of one thread: whether rounding is on, and the names of the modules that run."""
+    """The calls of one thread: the names of the modules that run."""
 
     def __init__(self) -> None:
-        self.on = False
         self.names: list[str] = []
 
 
@@ -42,26 +41,20 @@ class _Emulation:
     @contextlib.contextmanager
     def inside(self, name: str) -> Iterator[None]:
         """A module runs; the outermost one turns the rounding on."""
-        running = self.running
-        running.names.append(name)
+        names = self.running.names
+        names.append(name)
         try:
-            if running.on:
-                yield
-                return
-            running.on = True
-            try:
-                with contextlib.ExitStack() as stack:
+            with contextlib.ExitStack() as stack:
+                if len(names) == 1:
                     if self.attention is not None:
                         stack.enter_context(apart())
                     seed, self.forwards = self.forwards, self.forwards + 1
-                    products = Products(self.model, self.formats, lambda: running.names[-1], self.attention, seed=seed)
+                    products = Products(self.model, self.formats, lambda: names[-1], self.attention, seed=seed)
                     stack.enter_context(products.on())
                     stack.enter_context(BaseTorchFunctionMode())  # beside one, a whole layer is not one kernel
-                    yield
-            finally:
-                running.on = False
+                yield
         finally:
-            running.names.pop()
+            names.pop()
 
 
 class _Rounded:
