@@ -17,7 +17,7 @@ from ..._show.svg import Chart
 from ..._show.text import percent
 from ..formats.table import Format
 from .formatted import Formatted, reasons
-from .gradients import Gradients, gradients_of
+from .gradients import gradients_of
 from .keep import Search
 from .measure import Measured, measure
 from .mixing import Choice, Option, choices
@@ -105,18 +105,17 @@ class FormatComparison(Comparison):
     arithmetic = "activations"
     _subject: Formatted
 
-    def __init__(
-        self, subject: Formatted, found: Measured, born: tuple[str, ...], gradients: Gradients | None = None,
-        by_format: Mapping[str, "FormatComparison"] | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, subject: Formatted, found: Measured, others: Iterable["FormatComparison"] = ()) -> None:
+        gradients = gradients_of(subject, subject.assigned(subject.formats[0]))
         self.gradients: dict[str, float] | None = None if gradients is None else gradients.errors
         self.gradient: float | None = None if gradients is None else gradients.error
         self._placed: Placed | None = None
         self._front: list[Choice] | None = None
         self._ran: list[tuple[Choice, float]] = []
-        self.by_format: dict[str, FormatComparison] = {subject.title: self, **(by_format or {})}
+        self.by_format: dict[str, FormatComparison] = {subject.title: self}
+        self.by_format |= {other._subject.title: other for other in others}
         self.stays: dict[str, str] = subject.refusals(subject.formats[0])
-        super().__init__(subject, found, born)
+        super().__init__(subject, found, ())
         self.compared: Literal["loss", "output"] = "output"  # gradients have the errors of the loss
 
     @property
@@ -207,26 +206,15 @@ class FormatComparison(Comparison):
         >>> kept.bits <= 6.5, sorted(kept.formats.values())
         (True, ['mxfp4', 'mxfp8'])
         """
-        wanted = self._checked(error, bits)
-        self._subject.check_unchanged()
-        with torch.inference_mode(False), task("keep"):
-            placed = self._choose(*wanted)
-        self._placed = placed
-        return placed
-
-    def _checked(self, error: float | str | None, bits: float | None) -> tuple[float | None, float | None]:
-        """Both as numbers, of which one is given."""
         if (error is None) == (bits is None):
             given = "neither" if error is None else "both"
             raise TypeError(f"keep takes error= or bits=, and got {given}: for example keep(error=0.01)")
         error = None if error is None else share_of("keep: error", error)
         bits = None if bits is None else positive("keep: bits", bits, "6.5")
-        if self._found.integers:
-            raise CompareError(
-                "keep needs floating outputs to measure an error of, and the model returns integers: compare the part "
-                "of it that comes before"
-            )
-        return error, bits
+        self._check_kept("compare the part of it that comes before")
+        with torch.inference_mode(False), task("keep"):
+            self._placed = self._choose(error, bits)
+        return self._placed
 
     def _choose(self, error: float | None, bits: float | None) -> Placed:
         subject, count = self._subject, sum(held.count for held in self._subject.weights.values())
@@ -295,7 +283,7 @@ class FormatComparison(Comparison):
 
     def _options(self) -> dict[str, list[Option]]:
         """For each layer, the formats that take it, and the model's own dtype."""
-        width, weights = 8 * self._subject.given.itemsize, self._subject.weights  # bits of a number of the model's own
+        width, weights = self._subject.width, self._subject.weights
         options = {name: [Option(None, width * held.count, 0.0)] for name, held in weights.items()}
         for title, result in self.by_format.items():
             to, search = result._subject.formats[0], result._search
@@ -336,13 +324,10 @@ class FormatComparison(Comparison):
 
 def in_formats(subject: Formatted, found: Measured) -> FormatComparison:
     """The comparison of the first format, which holds those of the others."""
-    others = {}
-    for to in subject.formats[1:]:
-        one = subject.of(to)
-        others[to.name] = FormatComparison(one, measure(one, one.lowered), (), gradients_of(one, one.assigned(to)))
+    others = [FormatComparison(one, measure(one, one.lowered)) for one in map(subject.of, subject.formats[1:])]
     first = subject.of(subject.formats[0])
     first.runs, first.impossible = subject.runs, subject.impossible
-    return FormatComparison(first, found, (), gradients_of(first, first.assigned(first.formats[0])), others)
+    return FormatComparison(first, found, others)
 
 
 FormatComparison.__module__ = Placed.__module__ = "dtypeguard.results"

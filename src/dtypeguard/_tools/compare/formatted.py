@@ -66,6 +66,11 @@ class Formatted(Subject):
         return other
 
     @property
+    def width(self) -> int:
+        """Bits of a number in the model's own dtype."""
+        return 8 * self.given.itemsize
+
+    @property
     def low(self) -> torch.dtype:
         return torch.bfloat16  # so that a shadow in float32 is wide enough
 

@@ -207,12 +207,7 @@ class Comparison(Drawn):
                 f"keep(error={error:g}) is {percent(error)}, no goal: did you mean '{error:g}%'? With nothing kept "
                 f"the error is {percent(self.error)}"
             )
-        if self._found.integers:
-            raise CompareError(
-                "keep needs floating outputs to measure an error of, and the model returns integers: pass compare a "
-                "loss=, a function that makes a floating tensor of what the model returns"
-            )
-        self._subject.check_unchanged()
+        self._check_kept("pass compare a loss=, a function that makes a floating tensor of what the model returns")
         with torch.inference_mode(False), task("keep"):
             kept = self._search.anew().run(error)
         if kept is None:
@@ -222,6 +217,13 @@ class Comparison(Drawn):
             )
         self._kept = kept
         return kept
+
+    def _check_kept(self, advice: str) -> None:
+        """Raises CompareError if there is nothing to measure an error of, or the model is another one by now."""
+        if self._found.integers:
+            why = "keep needs floating outputs to measure an error of, and the model returns integers"
+            raise CompareError(f"{why}: {advice}")
+        self._subject.check_unchanged()
 
     # ------------------------------------------------------------ to read
 
