@@ -95,7 +95,7 @@ class Found:
 def saving(case: networks.Case, low: dict[str, Any]) -> Found:
     model, batches, of = case
     result = dtypeguard.compare(model, batches, loss=of, **low)
-    search = result._searching()
+    search = result._search
     saves = {layer.name: layer.saves for layer in result.layers}
     expected = {name: -math.inf if saves.get(name) is None else float(saves[name] or 0.0) for name in search.leaves}
     real = {name: 1 - (search.trial([name]) / result.error) ** 2 for name in search.leaves}
@@ -371,13 +371,14 @@ def ways(case: networks.Case, low: dict[str, Any], share: float) -> dict[str, Wa
     target = share * result.error
     kept = result.keep(target)
     seconds = perf_counter() - start
-    search, subject = result._searching(), result._subject
+    search, subject = result._search, result._subject
     units = search.leaves
     found["compare, keep"] = Way(subject.runs, seconds, held(kept.names, units), kept.error / target)
 
     start = perf_counter()
     error = search.trial([])
-    subject._in(subject.copy().double(), 0)  # its reference
+    with torch.no_grad():  # its reference
+        subject.run(subject.copy().double(), 0, subject.batches[0].to(torch.float64), low=False)
     single = {name: search.trial([name]) for name in units}
     order = sorted(units, key=lambda name: single[name])
     runs, names, reached = _until(order, search, target, single[order[0]])

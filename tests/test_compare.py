@@ -490,7 +490,7 @@ def test_what_keeping_saves_under_autocast_is_what_it_does(made):
     torch.manual_seed(0)
     model, batches = made(), [torch.randn(8, 32, 64) for _ in range(4)]
     result = compare(model, batches, region=BF16)
-    search = result._searching()
+    search = result._search
     for layer in result.layers:
         if layer.name in search.leaves:
             saved = 1 - (search.trial([layer.name]) / result.error) ** 2
@@ -503,7 +503,7 @@ def test_the_first_layers_have_been_run(low):
     torch.manual_seed(0)
     model, batches = encoder(3), [torch.randn(4, 16, 32) for _ in range(2)]
     result = compare(model, batches, **LOW[low])
-    search = result._searching()
+    search = result._search
     real = {name: 1 - (search.trial([name]) / result.error) ** 2 for name in search.leaves}
     first = next(layer for layer in result.layers if layer.name in real)
     assert first.measured

@@ -1,6 +1,9 @@
 """What a set of modules saves, by the shares that one run has found, and the cheapest set that saves enough."""
 
 import copy
+import math
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
@@ -9,6 +12,7 @@ from torch import Tensor
 from .reach import Reach, Savings
 from .units import Units, inside
 
+Point = tuple[float, float]
 _EXCHANGED = 8  # of the modules of a set, the dearest
 _LIKELY = 2.0  # times what shares say of a module that a run may correct them by
 
@@ -20,14 +24,11 @@ class Balance:
     """
 
     def __init__(self, savings: Savings, units: Units) -> None:
-        parts: dict[int, float] = {}
-        for reach, share in savings.reaches():
-            mask = reach.saved(savings.narrow)
-            parts[mask] = parts.get(mask, 0.0) + share
-        doors: dict[tuple[int, int], float] = {}
-        for (key, around), cost in savings.doors.items():
-            pair = Reach(*key).saved(savings.narrow) & ~around, around
-            doors[pair] = doors.get(pair, 0.0) + cost
+        parts, doors = defaultdict[int, float](float), defaultdict[tuple[int, int], float](float)
+        for reach, share in savings.parts.items():
+            parts[reach.saved(savings.narrow)] += share
+        for (reach, around), cost in savings.doors.items():
+            doors[reach.saved(savings.narrow) & ~around, around] += cost
         self._units = units
         self._column = {name: column for column, name in enumerate(units.names)}
         columns = [units.bits[name] for name in units.names]
@@ -91,10 +92,10 @@ class Balance:
             if gains.of[best] <= 0 or not alive[best]:
                 return
             name = names[best]
-            for other in self._units.holders(name):
+            for other in self._units.holders[name]:
                 if other in places:
                     prices[places[other]] = max(float(prices[places[other]]) - price([name]), border)
-            for other in (name, *self._units.parts(name)):
+            for other in (name, *self._units.parts.get(name, ())):
                 if other in places:
                     alive[places[other]] = False
             chosen = [other for other in chosen if not inside(other, name)] + [name]
@@ -181,6 +182,31 @@ class _Gains:
         self.of += sign * (torch.where(reached & ~around, costs, 0) @ opened.double())
 
 
+class Expected:
+    """The error over what is left of the error²: through what was measured, and on with its square root.
+
+    More that is left costs no less: a set that was expected to be better than it is counts for all that should be
+    worse.
+    """
+
+    def __init__(self, measured: Iterable[Point]) -> None:  # what shares leave, and the error that a run has shown
+        self._points, worst = list[Point](), 0.0
+        for rest, error in sorted(measured):
+            if rest > 0 and 0 < error < math.inf:
+                worst = max(worst, error)
+                self._points.append((math.log(rest), math.log(worst)))
+
+    def error(self, rest: float) -> float:
+        """The error of what leaves so much."""
+        return math.exp(_through(self._points, math.log(rest), 0.5)) if rest > 0 and self._points else 0.0
+
+    def rest(self, error: float) -> float:
+        """How much may be left for an error."""
+        if not error > 0 or not self._points:
+            return 0.0
+        return math.exp(min(_through([(y, x) for x, y in self._points], math.log(error), 2.0), 0.0))
+
+
 def cover(masks: Sequence[int], units: Units) -> list[str]:
     """The cheapest modules that are found in whose dtype no value overflows; a mask tells which would save one."""
     names = [name for name in units.names if name]
@@ -192,11 +218,9 @@ def cover(masks: Sequence[int], units: Units) -> list[str]:
         best = int((rows[missing].sum(0) / prices).argmax())
         chosen.append(best)
         missing &= ~rows[:, best]
-    for one in sorted(
-        chosen, key=lambda column: -float(prices[column])
-    ):  # one that was taken early may be needed no more
+    for one in sorted(chosen, key=lambda column: -float(prices[column])):  # what was taken early may be needed no more
         without = [other for other in chosen if other != one]
-        if bool(torch.equal(rows[:, without].any(1), rows[:, chosen].any(1))):
+        if torch.equal(rows[:, without].any(1), rows[:, chosen].any(1)):
             chosen = without
     return [names[column] for column in chosen]
 
@@ -205,11 +229,11 @@ def measured(saved: Mapping[str, float], units: Units) -> Savings:
     """Shares that runs have shown: what each module saves, and nothing that tells the others apart."""
     savings = Savings()
     for name, share in saved.items():
-        savings.add(Reach(inside=units.bits[name]), max(share, 0.0))
+        savings.parts[Reach(inside=units.bits[name])] += max(share, 0.0)
     others = [name for name in units.leaves if name not in saved]
     rest = max(1.0 - sum(max(share, 0.0) for share in saved.values()), 0.0)
     for name in others:
-        savings.add(Reach(inside=units.bits[name]), rest / len(others))
+        savings.parts[Reach(inside=units.bits[name])] += rest / len(others)
     return savings
 
 
@@ -229,3 +253,12 @@ def _matrix(masks: Sequence[int], width: int) -> Tensor:
         return torch.zeros(0, 8 * size)
     packed = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(-1, size, 1)
     return (packed >> torch.arange(8, dtype=torch.uint8) & 1).flatten(1).float()
+
+
+def _through(points: Sequence[Point], x: float, slope: float) -> float:
+    """On the line through points, which goes on with a slope at both ends."""
+    place = bisect_left(points, x, key=lambda point: point[0])
+    (left, low), (right, high) = points[max(place - 1, 0)], points[min(place, len(points) - 1)]
+    if place in (0, len(points)):
+        return low + slope * (x - left) if place else high + slope * (x - right)
+    return low + (high - low) * (x - left) / (right - left)

@@ -47,11 +47,7 @@ class Batch:
 
 
 def batches_of(batch: Any) -> list[Batch]:
-    """One batch: a tensor, a tuple of arguments, a dict of keyword arguments; or a list of such.
-
-    Raises:
-        TypeError: for anything else.
-    """
+    """One batch: a tensor, a tuple of arguments, a dict of keyword arguments; or a list of such."""
     if isinstance(batch, list):
         if not batch:
             raise TypeError("compare: `batch` is an empty list: pass at least one batch")

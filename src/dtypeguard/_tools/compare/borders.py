@@ -26,12 +26,8 @@ def keep_wide(
 ) -> None:
     """Convert a model in place, but for the modules of these names, and have guards cast what goes into them.
 
-    Args:
-        model: in float32.
-        names: of the modules that stay as they are.
-        narrow: of those whose results are cast to the low dtype.
-        dtype: the low one; None where the model stays in float32 for autocast.
-        cast: of modules in the low dtype whose inputs are cast, besides those of PyTorch that refuse wider ones.
+    The results of `narrow` are cast to the low dtype, and the inputs of `cast`, besides those of PyTorch's modules that
+    refuse wider ones. For autocast there is no dtype, and the model stays as it is.
     """
     kept, narrow, cast = [*names], frozenset(narrow), frozenset(cast)
     inside = {id(part) for name in kept for part in model.get_submodule(name).modules()}
@@ -81,6 +77,18 @@ def convert(model: nn.Module, dtype: torch.dtype, held: Collection[int] = ()) ->
                 module._buffers[name] = buffer.to(dtype)
 
 
+def modules_of(model: nn.Module, names: Iterable[str]) -> dict[str, nn.Module]:
+    """The modules of a model; raises CompareError if it lacks one of these names."""
+    modules = dict(model.named_modules())
+    missing = [name for name in names if name not in modules]
+    if missing:
+        raise CompareError(
+            f"{type(model).__name__} has no module {missing[0]!r}: apply what `keep` returns to the model that was "
+            "compared, or to one that is built alike"
+        )
+    return modules
+
+
 def check_fits(
     model: nn.Module, names: Iterable[str], dtype: torch.dtype | None, wide: torch.dtype, others: Iterable[str] = ()
 ) -> None:
@@ -88,13 +96,7 @@ def check_fits(
 
     `others` are modules that are not kept, and have casts at their borders.
     """
-    modules = dict(model.named_modules())
-    missing = [name for name in (*names, *others) if name not in modules]
-    if missing:
-        raise CompareError(
-            f"{type(model).__name__} has no module {missing[0]!r}: apply what `keep` returns to the model that was "
-            "compared, or to one that is built alike"
-        )
+    modules = modules_of(model, (*names, *others))
     own = widest(model)
     lost = f"already, so its digits are lost: apply what `keep` returns to the model in {name_of(wide)}"
     if torch.finfo(own).eps > torch.finfo(wide).eps:

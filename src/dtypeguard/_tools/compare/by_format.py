@@ -1,5 +1,6 @@
 """What formats of 8 and 4 bits cost a model: a comparison that knows which layers stay, and finds each a format."""
 
+import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from ..._show.svg import Chart
 from ..._show.text import percent
 from ..formats.table import Format
 from .formatted import Formatted, reasons
-from .gradients import Gradients, gradients_of
+from .gradients import gradients_of
 from .keep import Search
 from .measure import Measured, measure
 from .mixing import Choice, Option, choices
@@ -35,20 +36,17 @@ _LEAST = 1e-9  # of the error²: nothing but the model itself makes none of it
 
 
 class FormatSearch(Search):
-    """What keeping modules out of a format saves.
+    """What keeping modules out of a format saves."""
 
-    Attributes:
-        found: what was measured; where values are lost, with the modules kept that lose them.
-        must: these modules.
-    """
-
-    enough = 1.0
     _subject: Formatted
 
     def __init__(self, subject: Formatted, found: Measured) -> None:
-        self.must: frozenset[str] = frozenset()
-        self.found, self._saved = found, dict[str, float]()
+        self.must: frozenset[str] = frozenset()  # modules that lose values
+        self.found = found  # what was measured; where values are lost, with these modules kept
+        self._saved: dict[str, float] = {}
         super().__init__(subject, found)
+        # The modules with products, in the order of their calls.
+        self.leaves = [name for name in subject.weights if name in self.units.names]
 
     def _finite(self, found: Measured) -> tuple[tuple[str, ...], Measured]:
         self.must = frozenset(found.beyond)
@@ -59,11 +57,6 @@ class FormatSearch(Search):
     def _without(self, names: Iterable[str]) -> dict[str, Format]:
         kept, every = {*names}, self._subject.assigned(self._subject.formats[0])
         return {name: to for name, to in every.items() if name not in kept}
-
-    @property
-    def leaves(self) -> list[str]:
-        """The modules with products, in the order of their calls."""
-        return [name for name in self._subject.weights if name in self.units.names]
 
     def saved(self, name: str) -> float:
         if self._saved:
@@ -112,17 +105,17 @@ class FormatComparison(Comparison):
     arithmetic = "activations"
     _subject: Formatted
 
-    def __init__(
-        self, subject: Formatted, found: Measured, born: tuple[str, ...], gradients: Gradients | None = None,
-        by_format: Mapping[str, "FormatComparison"] | None = None,
-    ) -> None:  # fmt: skip
-        self._gradients = gradients
+    def __init__(self, subject: Formatted, found: Measured, others: Iterable["FormatComparison"] = ()) -> None:
+        gradients = gradients_of(subject, subject.assigned(subject.formats[0]))
+        self.gradients: dict[str, float] | None = None if gradients is None else gradients.errors
+        self.gradient: float | None = None if gradients is None else gradients.error
         self._placed: Placed | None = None
         self._front: list[Choice] | None = None
         self._ran: list[tuple[Choice, float]] = []
-        self.by_format: dict[str, FormatComparison] = {subject.title: self, **(by_format or {})}
+        self.by_format: dict[str, FormatComparison] = {subject.title: self}
+        self.by_format |= {other._subject.title: other for other in others}
         self.stays: dict[str, str] = subject.refusals(subject.formats[0])
-        super().__init__(subject, found, born)
+        super().__init__(subject, found, ())
         self.compared: Literal["loss", "output"] = "output"  # gradients have the errors of the loss
 
     @property
@@ -132,14 +125,6 @@ class FormatComparison(Comparison):
     @property
     def wide(self) -> str:
         return name_of(self._subject.given)
-
-    @property
-    def gradients(self) -> dict[str, float] | None:
-        return None if self._gradients is None else self._gradients.errors
-
-    @property
-    def gradient(self) -> float | None:
-        return None if self._gradients is None else self._gradients.error
 
     def _data(self) -> dict[str, Any]:
         others = {title: other for title, other in self.by_format.items() if other is not self}
@@ -191,10 +176,9 @@ class FormatComparison(Comparison):
         every = self.by_format.values()
         return {name: why for name, why in self.stays.items() if all(name in one.stays for one in every)}
 
-    def _searching(self) -> FormatSearch:
-        if not isinstance(self._search, FormatSearch):
-            self._search = FormatSearch(self._subject, self._found)
-        return self._search
+    @functools.cached_property
+    def _search(self) -> FormatSearch:
+        return FormatSearch(self._subject, self._found)
 
     @explained
     @unrecorded
@@ -222,30 +206,19 @@ class FormatComparison(Comparison):
         >>> kept.bits <= 6.5, sorted(kept.formats.values())
         (True, ['mxfp4', 'mxfp8'])
         """
-        wanted = self._checked(error, bits)
-        self._subject.check_unchanged()
-        with torch.inference_mode(False), task("keep"):
-            placed = self._choose(*wanted)
-        self._placed = placed
-        return placed
-
-    def _checked(self, error: float | str | None, bits: float | None) -> tuple[float | None, float | None]:
-        """Both as numbers, of which one is given."""
         if (error is None) == (bits is None):
             given = "neither" if error is None else "both"
             raise TypeError(f"keep takes error= or bits=, and got {given}: for example keep(error=0.01)")
         error = None if error is None else share_of("keep: error", error)
         bits = None if bits is None else positive("keep: bits", bits, "6.5")
-        if self._found.integers:
-            raise CompareError(
-                "keep needs floating outputs to measure an error of, and the model returns integers: compare the part "
-                "of it that comes before"
-            )
-        return error, bits
+        self._check_kept("compare the part of it that comes before")
+        with torch.inference_mode(False), task("keep"):
+            self._placed = self._choose(error, bits)
+        return self._placed
 
     def _choose(self, error: float | None, bits: float | None) -> Placed:
         subject, count = self._subject, sum(held.count for held in self._subject.weights.values())
-        front = self._choices()
+        front = self._front = self._front or choices(self._options())
         if bits is not None and front[0].cost > bits * count:
             stays = self._unplaced()
             names = ", ".join(reasons(stays, subject.weights))
@@ -263,16 +236,15 @@ class FormatComparison(Comparison):
             if best is not None and chosen.cost >= best.cost:
                 break
             runs += 1
-            found = self._error(chosen)
+            found = error_with(subject, self._assigned(chosen))
             if found <= error:
                 best, reached = chosen, found
             slack = found**2 / chosen.damage if chosen.damage and math.isfinite(found) else 2 * slack
             if best is None:
                 slack *= _CAUTION**runs
         if best is None:
-            rest = (
-                f", as attention is in {subject.title}" if subject.attention else f" against {name_of(self.reference)}"
-            )
+            attention = f", as attention is in {subject.title}"
+            rest = attention if subject.attention else f" against {name_of(self.reference)}"
             raise CompareError(
                 f"keep(error={error:g}) cannot be reached: with all layers in {self.wide} the error is "
                 f"{percent(found)}{rest}"
@@ -294,7 +266,7 @@ class FormatComparison(Comparison):
             if chosen.formats in tried:
                 continue
             tried.append(chosen.formats)
-            error = self._error(chosen)
+            error = error_with(self._subject, self._assigned(chosen))
             self._ran.append((chosen, error))
             if error < reached:
                 reached = error
@@ -309,29 +281,20 @@ class FormatComparison(Comparison):
         each = {name: next((one for one in several if one.format == title), several[0]) for name, several in every}
         return Choice(sum(one.cost for one in each.values()), sum(one.damage for one in each.values()), lambda: each)
 
-    def _choices(self) -> list[Choice]:
-        if self._front is None:
-            self._front = choices(self._options())
-        return self._front
-
     def _options(self) -> dict[str, list[Option]]:
         """For each layer, the formats that take it, and the model's own dtype."""
-        options: dict[str, list[Option]] = {}
-        for name, held in self._subject.weights.items():
-            options[name] = [Option(None, self._subject.width * held.count, 0.0)]
+        width, weights = self._subject.width, self._subject.weights
+        options = {name: [Option(None, width * held.count, 0.0)] for name, held in weights.items()}
         for title, result in self.by_format.items():
-            to, search = result._subject.formats[0], result._searching()
+            to, search = result._subject.formats[0], result._search
             for name in result._subject.assigned(to):
                 damage = search.found.alone[name] ** 2
                 if name in search.must or not math.isfinite(search.found.error):
                     damage = math.inf
                 elif not search.found.linear:
                     damage = max(search.saved(name), _LEAST) * search.found.error**2
-                options[name].append(Option(title, to.bits * self._subject.weights[name].count, damage))
+                options[name].append(Option(title, to.bits * weights[name].count, damage))
         return options
-
-    def _error(self, chosen: Choice) -> float:
-        return error_with(self._subject, self._assigned(chosen))
 
     def _assigned(self, chosen: Choice) -> dict[str, Format]:
         rows = {title: result._subject.formats[0] for title, result in self.by_format.items()}
@@ -344,34 +307,27 @@ class FormatComparison(Comparison):
         assigned = self._assigned(chosen)
         gradients = gradients_of(self._subject, assigned)
         shown = [*curve[: -1 : max(1, len(curve) // _CURVE)], curve[-1]]
+        kinds = {name: type(self._found.modules[name]) for name in assigned}
         return Placed(
-            tuple(name for name in self._subject.weights if name not in assigned),
-            {name: to.name for name, to in assigned.items()},
-            error,
-            runs,
-            chosen.cost / max(count, 1),
-            None if gradients is None else gradients.error,
-            self._subject.title if self._subject.attention else None,
-            self._unplaced(),
-            tuple((bits, math.sqrt(damage)) for bits, damage in shown),
-            () if assigned else (f"no layer goes to a format: {why}",),
-            others={
-                name: type(module).__name__ for name in assigned
-                if not isinstance(module := self._found.modules[name], nn.Linear)
-            },
+            names=tuple(name for name in self._subject.weights if name not in assigned),
+            formats={name: to.name for name, to in assigned.items()},
+            error=error, runs=runs, bits=chosen.cost / max(count, 1),
+            gradient=None if gradients is None else gradients.error,
+            attention=self._subject.title if self._subject.attention else None,
+            stays=self._unplaced(),
+            curve=tuple((bits, math.sqrt(damage)) for bits, damage in shown),
+            notes=() if assigned else (f"no layer goes to a format: {why}",),
+            others={name: kind.__name__ for name, kind in kinds.items() if not issubclass(kind, nn.Linear)},
             wide=self.wide,
         )  # fmt: skip
 
 
 def in_formats(subject: Formatted, found: Measured) -> FormatComparison:
     """The comparison of the first format, which holds those of the others."""
-    others = {}
-    for to in subject.formats[1:]:
-        one = subject.of(to)
-        others[to.name] = FormatComparison(one, measure(one, one.lowered), (), gradients_of(one, one.assigned(to)))
+    others = [FormatComparison(one, measure(one, one.lowered)) for one in map(subject.of, subject.formats[1:])]
     first = subject.of(subject.formats[0])
     first.runs, first.impossible = subject.runs, subject.impossible
-    return FormatComparison(first, found, (), gradients_of(first, first.assigned(first.formats[0])), others)
+    return FormatComparison(first, found, others)
 
 
 FormatComparison.__module__ = Placed.__module__ = "dtypeguard.results"

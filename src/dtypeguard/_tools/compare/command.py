@@ -17,13 +17,7 @@ _OF_FORMATS = ("bits", "recipe", "attention")  # options that have no meaning fo
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare, and print the result.
-
-    Raises:
-        Failed: an error is larger than it may be, or what was asked for cannot be reached.
-        Raised: the model or the loss raises something itself.
-        Usage: for what is wrong with the options, or cannot be compared.
-    """
+    """Compare, and print the result."""
     with refusing():
         try_files(options)
         wanted = [_recipe(options, tool, path) for tool, path in options.recipe]
@@ -89,11 +83,9 @@ def _recipe(options: argparse.Namespace, tool: str, path: str) -> tuple[str, str
 
 def _keep(result: Any, options: argparse.Namespace) -> Any:
     """What was found for `--keep` or `--bits`; the error where there is nothing."""
-    if options.keep is None and options.bits is None:
-        return None
+    given = {"error": options.keep, "bits": options.bits}
+    wanted = {name: value for name, value in given.items() if value is not None}
     try:
-        if options.bits is not None:
-            return result.keep(error=options.keep, bits=options.bits)
-        return result.keep(error=options.keep)
+        return result.keep(**wanted) if wanted else None
     except CompareError as refusal:
         return refusal

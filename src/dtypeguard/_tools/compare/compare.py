@@ -31,35 +31,19 @@ _LOW = (torch.bfloat16, torch.float16, torch.float32)
 
 @overload
 def compare(
-    model: nn.Module,
-    /,
-    batch: Any,
-    *,
-    format: str | Sequence[str],
-    loss: Loss | None = None,
-    attention: bool = False,
+    model: nn.Module, /, batch: Any, *, format: str | Sequence[str], loss: Loss | None = None, attention: bool = False
 ) -> FormatComparison: ...
 
 
 @overload
 def compare(
-    model: nn.Module,
-    /,
-    batch: Any,
-    *,
-    dtype: torch.dtype | LowName,
-    loss: Loss | None = None,
+    model: nn.Module, /, batch: Any, *, dtype: torch.dtype | LowName, loss: Loss | None = None
 ) -> Comparison: ...
 
 
 @overload
 def compare(
-    model: nn.Module,
-    /,
-    batch: Any,
-    *,
-    region: torch.dtype | HalfName,
-    loss: Loss | None = None,
+    model: nn.Module, /, batch: Any, *, region: torch.dtype | HalfName, loss: Loss | None = None
 ) -> Comparison: ...
 
 
@@ -125,9 +109,9 @@ def compare(
         try:
             subject.prepare()
             found = measure(subject, subject.lowered)
+        except CompareError:
+            raise
         except REFUSALS as error:
-            if isinstance(error, CompareError):
-                raise
             refusal, cause = _refusal(subject, error)
             raise refusal from cause
         if isinstance(subject, Formatted):
@@ -213,11 +197,7 @@ def _as_dtype(option: str, value: Any, legal: Iterable[torch.dtype]) -> torch.dt
 
 
 def with_batch(loss: Any, tool: str) -> Any:
-    """The loss as a function of the output and the batch as the caller gave it.
-
-    Raises:
-        TypeError: for a function that wants other arguments.
-    """
+    """The loss as a function of the output and the batch as the caller gave it."""
     if loss is None:
         return None
     try:

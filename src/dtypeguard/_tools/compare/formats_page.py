@@ -10,7 +10,7 @@ from ..._show.text import modules_shown, titled
 from ..formats.table import format_of
 from .bars import number, short
 from .pictures import HUES
-from .text import runs_of
+from .text import grouped, runs_of
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -19,12 +19,7 @@ _THINNEST = 0.2  # of a bar, in percent of the longest
 
 
 def formats_of(data: dict[str, Any], ids: Mapping[str, str]) -> dict[str, Any] | None:
-    """What the page shows of formats; None for another comparison.
-
-    Args:
-        data: from `Comparison.to_dict()`.
-        ids: of the rows of layers, by their names.
-    """
+    """What the page shows of formats, with the ids of the rows of layers; None for another comparison."""
     if "format" not in data:
         return None
     placed = data["placed"]
@@ -108,13 +103,8 @@ def _overview(data: dict[str, Any]) -> "Markup | None":
 
 def _stays(data: dict[str, Any]) -> "Markup | None":
     """Which modules stay, by the reason, and in which formats."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for title, one in _by_name(data).items():
-        for name, why in one["stays"].items():
-            found.setdefault((name, why), []).append(title)
-    rows: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for (name, why), titles in found.items():
-        rows.setdefault((why, tuple(titles)), []).append(name)
+    found = grouped((stay, title) for title, one in _by_name(data).items() for stay in one["stays"].items())
+    rows = grouped(((why, tuple(titles)), name) for (name, why), titles in found.items())
     names = [layer["name"] for layer in data["layers"]]
     head = (f"stays in {data['wide']}", "not in", "why")
     return table("", head, ((_names(some, names), ", ".join(of), why) for (why, of), some in rows.items()))
@@ -123,13 +113,8 @@ def _stays(data: dict[str, Any]) -> "Markup | None":
 def _chosen_table(placed: dict[str, Any], wide: str, titles: Iterable[str] = ()) -> "Markup | None":
     """Which modules go to which format."""
     formats, stays = placed["formats"], placed["stays"]
-    rows: dict[tuple[str, str], list[str]] = {}
-    for name, title in formats.items():
-        rows.setdefault((title, ""), []).append(name)
-    for name in dict.fromkeys((*placed["names"], *stays)):
-        if name not in formats:
-            rows.setdefault((wide, stays.get(name, "")), []).append(name)
-    names = [*formats, *placed["names"], *stays]
+    names = dict.fromkeys((*formats, *placed["names"], *stays))
+    rows = grouped(((formats[n], "") if n in formats else (wide, stays.get(n, "")), n) for n in names)
     cells = ((_format_label(to, titles), _names(some, names), why) for (to, why), some in rows.items())
     return table("", ("chosen", "modules", ""), cells)
 

@@ -20,6 +20,7 @@ from ..formats.table import FORMATS, Format, format_of
 from .batches import Batch
 from .reach import Modules
 from .subject import Loss, Subject, widest
+from .text import grouped
 
 _OTHERS = HALF | {torch.float64}
 ROUTER = "a router: a choice reads its results"
@@ -29,33 +30,22 @@ KERNEL = "its products are in one kernel with other things"
 
 @dataclass(eq=False)
 class Formatted(Subject):
-    """A model, the formats to compare, and the batches.
+    """A model, the formats to compare, and the batches."""
 
-    Attributes:
-        formats: the first is what the low run has.
-        attention: whether products without a weight are in the format too.
-        gradients: the loss whose gradients are compared too.
-        given: the dtype in which the model was given.
-        weights: of each module that has products with weights, in the order of their calls.
-        stays: why a module computes as it is in any format, by its name.
-        exact: the gradients of the model as it is, of each batch.
-        impossible: of several formats those that no module goes to, and why.
-    """
-
-    formats: Sequence[Format] = ()
-    attention: bool = False
-    gradients: Loss | None = None
-    given: torch.dtype = torch.float32
+    formats: Sequence[Format] = ()  # the first is what the low run has
+    attention: bool = False  # whether products without a weight are in the format too
+    gradients: Loss | None = None  # the loss whose gradients are compared too
+    given: torch.dtype = torch.float32  # in which the model was given
 
     advice = "put it into a module"  # with a format, `loss=` is for gradients
     widens = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.weights: dict[str, Weights] = {}
-        self.stays: dict[str, str] = {}
-        self.exact: list[dict[str, Tensor]] = []
-        self.impossible: dict[str, str] = {}
+        self.weights: dict[str, Weights] = {}  # of each module that has products with them, in the order of their calls
+        self.stays: dict[str, str] = {}  # why a module computes as it is in any format, by its name
+        self.exact: list[dict[str, Tensor]] = []  # the gradients of the model as it is, of each batch
+        self.impossible: dict[str, str] = {}  # of several formats those that no module goes to, and why
         self._assigned: Mapping[str, Format] = {}
         self._scouted: list[Tensor] = []
 
@@ -89,14 +79,10 @@ class Formatted(Subject):
         return self.formats[0].name
 
     def prepare(self) -> None:
-        """Run the model as it is, to see which modules have products.
-
-        Raises:
-            CompareError: if none has, or goes to a format.
-        """
+        """Run the model as it is, to see which modules have products; raises CompareError if none goes to a format."""
         model = self.copy()
         stack = Modules(model, doors=False)
-        products = Products(model, {}, lambda: stack.name)
+        products = Products(model, {}, lambda: stack.now.name)
         for number, batch in enumerate(self.batches):
             with torch.no_grad():
                 out = self.run(model, number, batch.to(self.dtype), low=False, mode=products)
@@ -142,28 +128,23 @@ class Formatted(Subject):
 
     @contextlib.contextmanager
     def around(self, model: nn.Module, low: bool, mode: Any) -> Iterator[None]:
-        stack = Modules(model, doors=False) if low and mode is None else None
-        modules: Modules | None = stack
-        if low and mode is not None:
-            modules = mode.modules
-        try:
-            with apart() if self.attention else contextlib.nullcontext():
-                if modules is None:
+        attention = self.formats[0] if self.attention else None
+        with apart() if self.attention else contextlib.nullcontext():
+            if not low:
+                yield
+                return
+            modules = Modules(model, doors=False) if mode is None else mode.modules
+            try:
+                with Products(model, self._assigned, lambda: modules.now.name, attention, mode).on():
                     yield
-                    return
-                attention = self.formats[0] if self.attention else None
-                with Products(model, self._assigned, lambda: modules.name, attention, mode).on():
-                    yield
-        finally:
-            if stack is not None:
-                stack.remove()
+            finally:
+                if mode is None:
+                    modules.remove()
 
 
 def reasons(stays: Mapping[str, str], modules: Iterable[str]) -> list[str]:
     """The modules that stay, one line a reason: `lm_head (61 outputs, not divisible by 16)`."""
-    found: dict[str, list[str]] = {}
-    for name, why in stays.items():
-        found.setdefault(why, []).append(name)
+    found = grouped((why, name) for name, why in stays.items())
     return [f"{', '.join(modules_shown(names, modules))} ({why})" for why, names in found.items()]
 
 
@@ -171,11 +152,7 @@ def formatted(
     model: nn.Module, batches: Sequence[Batch], formats: Any, device: torch.device, loss: Loss | None,
     compiled: Any, attention: bool,
 ) -> Formatted:  # fmt: skip
-    """A model to compare in formats: in float32, which holds the values of all that is narrower.
-
-    Raises:
-        TypeError, ValueError: for what is no format.
-    """
+    """A model to compare in formats: in float32, which holds the values of all that is narrower."""
     formats = formats.split(",") if isinstance(formats, str) else formats
     names = formats if isinstance(formats, tuple | list) else (formats,)
     if not names:
@@ -187,16 +164,5 @@ def formatted(
     if any(tensor.dtype in _OTHERS for tensor in (*model.parameters(), *model.buffers())):
         model = copy_of(model).float()
     given = [batch.map(lambda t: t.float() if t.dtype in _OTHERS else t) for batch in batches]
-    return Formatted(
-        model,
-        given,
-        torch.float32,
-        None,
-        device,
-        None,
-        compiled,
-        formats=rows,
-        attention=attention,
-        gradients=loss,
-        given=own,
-    )
+    options: dict[str, Any] = {"formats": rows, "attention": attention, "gradients": loss, "given": own}
+    return Formatted(model, given, torch.float32, None, device, None, compiled, **options)

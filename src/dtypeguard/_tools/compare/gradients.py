@@ -26,11 +26,7 @@ class Gradients:
 
 
 def gradients_of(subject: Formatted, assigned: Mapping[str, Format]) -> Gradients | None:
-    """The error of gradients over all batches, with these formats by modules; None without a loss.
-
-    Raises:
-        CompareError: if there is no gradient to compare.
-    """
+    """The error of gradients over all batches, with these formats by modules; None without a loss."""
     if subject.gradients is None:
         return None
     squares: dict[str, float] = {}

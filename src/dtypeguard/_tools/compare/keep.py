@@ -5,22 +5,20 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import nn
 
 from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
 from ..._show.text import modules_shown, percent
-from .balance import Balance, cover, measured
+from .balance import Balance, Expected, cover, measured
 from .borders import keep_wide
-from .expected import Expected
 from .kept import Kept
 from .measure import INPUTS, Measured, measure
 from .subject import REFUSALS, Subject, widest
 from .text import of_whole
 from .trials import Trials
-from .units import within
+from .units import in_any, within
 
 RUNS = 5
 CURVED = 16  # runs, where the error is not linear
@@ -48,16 +46,11 @@ class Stage:
 
 
 class Search(Trials):
-    """Which modules must stay in float32.
-
-    Attributes:
-        enough: of what the next layer is expected to save, for the one before to be called the first.
-    """
-
-    enough: ClassVar[float] = 1.0
+    """Which modules must stay in float32."""
 
     def __init__(self, subject: Subject, found: Measured) -> None:
         super().__init__(subject, found)
+        self.leaves = self.units.leaves
         must: tuple[str, ...] = ()
         if found.spoilt:  # first of all keep those without which values are lost
             must, found = self._finite(found)
@@ -107,11 +100,6 @@ class Search(Trials):
 
     # ------------------------------------------------------------ single layers
 
-    @property
-    def leaves(self) -> list[str]:
-        """The modules that can be kept, and have no such in them, in the model's order."""
-        return self.units.leaves
-
     def saved(self, name: str) -> float:
         """The share of the error² that keeping a module saves, as shares tell it."""
         return self._stages[0].balance.saved(self.units.closed([name]))
@@ -121,7 +109,7 @@ class Search(Trials):
         found: dict[str, float] = {}
         expected = {name: self.saved(name) for name in self.leaves}
         for name in sorted(expected, key=lambda one: -expected[one])[:_AHEAD]:
-            if max(found.values(), default=0.0) >= self.enough * expected[name]:
+            if max(found.values(), default=0.0) >= expected[name]:
                 break
             error = self.trial([name])
             found[name] = 1 - (error / self._found.error) ** 2 if math.isfinite(error) else -math.inf
@@ -141,7 +129,7 @@ class Search(Trials):
         for part in stage.found.parts.values():
             if part.module in own:
                 own[part.module] += part.share
-        left = [name for name in self.leaves if not any(within(name, other) for other in stage.names)]
+        left = [name for name in self.leaves if not in_any(name, stage.names)]
         gains = {name: stage.balance.saved(self.units.closed([*stage.names, name])) for name in left}
         causes = sorted(left, key=lambda name: -abs(own[name]))[: _AHEAD - 1]
         return list(dict.fromkeys([*causes, *sorted(left, key=lambda name: -gains[name])]))[:_AHEAD]
@@ -151,7 +139,7 @@ class Search(Trials):
         savings, bits = self._found.savings, self.units.bits.get(name, 0)
         innermost = list(self._found.bits)
         shares: dict[str, float] = {}
-        for reach, share in savings.reaches():
+        for reach, share in savings.parts.items():
             if reach.saved(savings.narrow) & bits and reach.inside > 0:
                 where = innermost[reach.inside.bit_length() - 1]
                 shares[where] = shares.get(where, 0.0) + share
@@ -173,9 +161,6 @@ class Search(Trials):
         Shares tell where to look; each run corrects them by what it has measured. Where they do not explain the error,
         it begins with the sets that were run: the cheapest that reaches it, then those that save most of it, beside
         which shares are measured again.
-
-        Raises:
-            CompareError: if the error is in the batch, and keeping modules does not help.
         """
         self.runs, self._stage = 0, self._stages[0]
         self._tried.clear()
@@ -218,8 +203,7 @@ class Search(Trials):
     ) -> tuple[tuple[str, ...] | None, float]:  # fmt: skip
         """Go on to the modules that save most of the error, until shares explain what is left beside them.
 
-        Returns:
-            The cheapest set that reaches the error, and the error of the stage.
+        It returns the cheapest set that reaches the error, and the error of the stage.
         """
         for depth in range(1, _STAGES + 1):
             enough = best is not None and self.units.share(best) <= _LITTLE
@@ -249,7 +233,7 @@ class Search(Trials):
         base = facts.get(stage.names, self._found.error)
         worth = []
         for names, error in facts.items():
-            if names == stage.names or "" in names or not all(self._in(name, names) for name in stage.names):
+            if names == stage.names or "" in names or not all(in_any(name, names) for name in stage.names):
                 continue
             saved = 1 - (error / base) ** 2
             dense = saved >= _DENSE * (self.units.share(names) - self.units.share(stage.names))
@@ -267,9 +251,6 @@ class Search(Trials):
             self._stages.append(Stage(names, found, Balance(found.savings, self.units)))
         return found.shared and not found.lost
 
-    def _in(self, name: str, names: Iterable[str]) -> bool:
-        return any(within(name, other) for other in names)
-
     def _expected(self, base: float) -> Expected:
         """The errors that shares expect beside a stage, whose error is `base`, as runs have corrected them.
 
@@ -278,7 +259,7 @@ class Search(Trials):
         stage = self._stage
         points = [(stage.balance.rest(stage.names) or 1.0, base)]
         for (names, given), error in self._errors.items():
-            beside = names != stage.names and all(self._in(name, names) for name in stage.names)
+            beside = names != stage.names and all(in_any(name, names) for name in stage.names)
             if beside and given == self._given(names, self._as_given):
                 points.append((stage.balance.rest(names), error))
         return Expected(points)
@@ -329,12 +310,8 @@ class Search(Trials):
             others = self.units.closed(other for other in best if other != name)
             if self.runs >= (CURVED if self._curved else RUNS) or self.units.share([name]) <= _LITTLE:
                 break
-            if (
-                not others
-                or others in self._tried
-                or self._in(name, self._stages[0].names)
-                or not self._cheaper(others, best)
-            ):
+            must = not others or in_any(name, self._stages[0].names)
+            if must or others in self._tried or not self._cheaper(others, best):
                 continue
             likely = self._expected(base).error(balance.rest(others)) <= _NEAR * target
             if (likely if linear else self._open(others, target)) and self._attempt(others, target) <= target:
@@ -344,7 +321,7 @@ class Search(Trials):
     def _open(self, names: tuple[str, ...], target: float) -> bool:
         """Whether no run with more modules has missed the error."""
         return not any(
-            error > target and all(self._in(name, others) for name in names) for others, error in self.facts().items()
+            error > target and all(in_any(name, others) for name in names) for others, error in self.facts().items()
         )
 
     def _check_batch(self, names: tuple[str, ...], level: float, target: float) -> None:

@@ -91,12 +91,7 @@ class Kept(Drawn):
         return model
 
     def told(self, modules: Iterable[str], low: str = "") -> Iterator[str]:
-        """What is kept, in lines.
-
-        Args:
-            modules: the names of all modules of the model.
-            low: what the rest is in; default: the dtype, or autocast.
-        """
+        """What is kept, in lines; names are made short by those of all modules, and `low` is what the rest is in."""
         names = ", ".join(modules_shown(self.names, modules)) or ("nothing but the batch" if self.runs else "nothing")
         if self.names == ("",):
             names = "the whole model, as no part of it is enough"

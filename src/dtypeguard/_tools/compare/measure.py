@@ -46,39 +46,23 @@ class Part:
 
 @dataclass(eq=False)
 class Measured:
-    """What the runs have shown.
+    """What the runs have shown."""
 
-    Attributes:
-        error: of the outputs, relative to the reference.
-        parts: by module and line.
-        parameters: the share of each parameter that is stored in the low dtype, by its name.
-        beyond: modules in which rounding to a format has made values infinite.
-        alone: the error that each module makes by itself, if that was asked for.
-        courses: by module, in the order in which they return.
-        savings: what keeping modules would save.
-        integers: whether the outputs are integers.
-        shared: whether there are shares.
-        overflown: whether there are none because the gradient is not finite.
-        refused: why there are none, if autograd refuses the backward.
-        lost: how many values of the outputs are not finite where the reference is.
-        left_out: how many values of the reference are not finite, of how many `values`.
-        own: the error of the model in its own dtype.
-    """
-
-    error: float = math.nan
-    integers: bool = False
-    shared: bool = False
-    overflown: bool = False
-    refused: str = ""
-    lost: int = 0
-    left_out: int = 0
+    error: float = math.nan  # of the outputs, relative to the reference
+    integers: bool = False  # whether the outputs are such
+    shared: bool = False  # whether there are shares
+    overflown: bool = False  # whether there are none because the gradient is not finite
+    refused: str = ""  # why there are none, if autograd refuses the backward
+    lost: int = 0  # how many values of the outputs are not finite where the reference is
+    left_out: int = 0  # how many values of the reference are not finite, of how many `values`
     values: int = 0
-    own: float = 0.0
-    parts: dict[tuple[str, Any], Part] = field(default_factory=dict)
+    own: float = 0.0  # the error of the model in its own dtype
+    parts: dict[tuple[str, Any], Part] = field(default_factory=dict)  # by module and line
+    # The share of each parameter that is stored in the low dtype, by its name.
     parameters: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    beyond: set[str] = field(default_factory=set)
-    alone: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    courses: dict[str, Course] = field(default_factory=dict)
+    beyond: set[str] = field(default_factory=set)  # modules in which rounding to a format has made values infinite
+    alone: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # the error of each module by itself
+    courses: dict[str, Course] = field(default_factory=dict)  # by module, in the order in which they return
     modules: dict[str, nn.Module] = field(default_factory=dict)
     bits: dict[str, int] = field(default_factory=dict)
     savings: Savings = field(default_factory=Savings)
@@ -133,14 +117,7 @@ class Distance:
 
 
 def distance(low: Sequence[Tensor], reference: Sequence[Tensor], advice: str = "pass loss=, a function") -> Distance:
-    """The error of outputs: of floating tensors all values as one vector; of others the values that differ.
-
-    Args:
-        instead: what the caller can do to compare other tensors.
-
-    Raises:
-        CompareError: if they cannot be compared.
-    """
+    """The error of outputs: of floating tensors all values as one vector; of others the values that differ."""
     if not low:
         raise CompareError(
             f"compare: the model returns no tensors, so there is nothing to compare: {advice} that makes "
@@ -186,8 +163,7 @@ def _inexact(tensor: Tensor) -> bool:
 def measure(subject: Subject, made: Callable[[], nn.Module], as_given: bool = False) -> Measured:
     """Run a copy of the subject's model in the low dtype, which `made` gives, and find what its error comes from.
 
-    Args:
-        as_given: leaves the batch as it is.
+    `as_given` leaves the batch as it is.
     """
     try:
         return _Measurement(subject, made(), as_given, copies=False).run()
@@ -220,9 +196,11 @@ class _Measurement:
                 self._batch(modules, number)
         finally:
             modules.remove()
+        found.opaque.update(modules.running[0].blind)
         share = self._square / self._size if self._size else math.inf if self._square else 0.0
         found.error = math.inf if found.lost else share if found.integers else math.sqrt(share)
-        self._normalise()
+        if self._square:
+            self._normalise()
         for name, power in found.alone.items():
             found.alone[name] = math.sqrt(power / self._size) if self._size else 0.0
         return found
@@ -240,7 +218,6 @@ class _Measurement:
         shadows = [trace.shadow_of(tensor) for tensor in low]
         trace.shadow.memory.forget()
         found.operations += trace.operations
-        found.opaque.update(trace.blind)
         apart = distance(low, subject.reference(number), subject.advice)
         if number == 0:
             apart = self._choose_reference(low, apart)
@@ -269,7 +246,8 @@ class _Measurement:
 
     def _choose_reference(self, low: list[Tensor], apart: Distance) -> Distance:
         """The error of the first batch: against float64, unless the model as it is is nearly as far from that."""
-        own, error = self._error_in_own_dtype(), apart.relative
+        held, error = distance(self.subject.own(), self.subject.reference(0)), apart.relative
+        own = math.inf if held.lost else held.relative
         comparable = not apart.lost and not apart.integers and self.subject.precision is torch.float64
         if comparable and max(_OTHER * error, _FAR) < own < math.inf:
             self.subject.refer_to_own(own)
@@ -282,13 +260,8 @@ class _Measurement:
         found, outputs, savings = self.found, [shadow for shadow, _ in wanted], self.found.savings
         cotangents = [(error / norm).to(shadow.dtype) for shadow, error in wanted]
         try:
-            gradients = torch.autograd.grad(
-                outputs,
-                leaves.exact,
-                cotangents,
-                allow_unused=True,
-                retain_graph=bool(trace.doors) or not self.subject.widens,
-            )
+            again = bool(trace.doors) or not self.subject.widens
+            gradients = torch.autograd.grad(outputs, leaves.exact, cotangents, retain_graph=again, allow_unused=True)
         except RuntimeError as error:
             if not self._copies and "modified by an inplace operation" in str(error):
                 raise _Overwritten from error
@@ -308,19 +281,19 @@ class _Measurement:
                 part.weights += share
             else:
                 part.arithmetic += share
-            savings.add(delta.reach or Reach(), share)
+            savings.parts[(delta.reach or Reach())._replace(perhaps=0)] += share
         inputs = iter(trace.taken.values())
         for name, low, share in zip(leaves.names, leaves.low, products, strict=True):
             share *= norm
             taken = next(inputs) if name is None else 0
             if name is None and (share or self.subject.widens):
                 found.part(INPUTS, None).arithmetic += share
-                savings.add(Reach(inside=taken), share)
+                savings.parts[Reach(taken)] += share
             elif name is not None and low.dtype is not self._exact[name].dtype:
                 site, module = trace.uses.get(id(low), (None, name.rpartition(".")[0]))
                 found.parameters[name] += share
                 found.part(module, site).weights += share
-                savings.add(Reach(inside=trace.modules.around(module or "")), share)
+                savings.parts[Reach(trace.modules.around(module or ""))] += share
         if trace.doors:
             self._doors(trace, outputs)
         if not self.subject.widens:
@@ -332,10 +305,8 @@ class _Measurement:
         generator = torch.Generator().manual_seed(0)
         count = _PASSES_OF_FEW if trace.samples in _FEW else _PASSES
         for last in range(count):
-            torch.autograd.grad(
-                outputs, leaves.exact, _signs(outputs, generator), allow_unused=True,
-                retain_graph=last < count - 1,
-            )  # fmt: skip
+            signs, again = _signs(outputs, generator), last < count - 1
+            torch.autograd.grad(outputs, leaves.exact, signs, retain_graph=again, allow_unused=True)
         for name, power in trace.powers.items():
             self.found.alone[name] += power / count
 
@@ -346,16 +317,11 @@ class _Measurement:
         torch.autograd.grad(outputs, trace.reached, _signs(outputs, generator), allow_unused=True)
         for door in trace.doors:
             if math.isfinite(door.cost):
-                self.found.savings.add_door(door.reach, door.inside, door.cost)
+                self.found.savings.doors[door.reach._replace(perhaps=0), door.inside] += door.cost
 
     @functools.cache  # noqa: B019  # it lives as long as the measurement
     def _wide(self, name: str) -> nn.Module:
         return copy_of(self.subject.model.get_submodule(name))
-
-    def _error_in_own_dtype(self) -> float:
-        """The error of the model as it is, for the first batch: the reference may be another program."""
-        apart = distance(self.subject.own(), self.subject.reference(0))
-        return math.inf if apart.lost else apart.relative
 
     def _decided(self, trace: Trace, out: list[Tensor], shadows: list[Tensor], reference: list[Tensor]) -> None:
         """What choices that come out otherwise cost: the wider values go on with the model's own."""
@@ -374,16 +340,14 @@ class _Measurement:
             self.found.part(row.module, row.site).decisions += share * times / count
 
     def _normalise(self) -> None:
-        square = self._square
-        if not square:
-            return
+        """Make shares of the error² of what is in its units."""
         for part in self.found.parts.values():
-            part.weights, part.arithmetic, part.decisions = (
-                value / square for value in (part.weights, part.arithmetic, part.decisions)
-            )
+            part.weights /= self._square
+            part.arithmetic /= self._square
+            part.decisions /= self._square
         for name in self.found.parameters:
-            self.found.parameters[name] /= square
-        self.found.savings.scale(1 / square)
+            self.found.parameters[name] /= self._square
+        self.found.savings.scale(1 / self._square)
 
 
 def _signs(outputs: list[Tensor], generator: torch.Generator) -> list[Tensor]:

@@ -14,16 +14,11 @@ _POINTS = 2048  # choices that are kept: of those that cost nearly the same, the
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A format for one layer: None for that of the model.
+    """A format for one layer."""
 
-    Attributes:
-        cost: bits of all its weights.
-        damage: the square of the error that it makes in the outputs.
-    """
-
-    format: str | None
-    cost: float
-    damage: float
+    format: str | None  # None for that of the model
+    cost: float  # bits of all its weights
+    damage: float  # the square of the error that it makes in the outputs
 
 
 @dataclass(frozen=True, slots=True)

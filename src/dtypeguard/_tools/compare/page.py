@@ -13,7 +13,8 @@ from .formats_page import formats_of
 from .measure import INPUTS
 from .pictures import of_comparison, of_formats
 from .strip import above, strip_of
-from .text import of_whole, site_of, verified
+from .text import grouped, of_whole, site_of, verified
+from .units import in_any
 
 _PAGE = Path(__file__).parent / "compare"
 _SHOWN = 12  # rows of a list before the rest is folded
@@ -55,13 +56,12 @@ def render(data: dict[str, Any]) -> str:
 
 def _layers(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """One row for each layer, in the order of the result: with its lines, its parameters, and its bar."""
-    inside: dict[str, list[dict[str, Any]]] = {}
-    for part in data["parts"]:
-        row = part | {"site": site_of(part["file"], part["line"]), "share": sum(part[name] for name in PARTS)}
-        inside.setdefault(part["layer"], []).append(row)
-    own: dict[str, list[tuple[str, float]]] = {}
-    for name, value in data["parameters"].items():
-        own.setdefault(name.rpartition(".")[0], []).append((name, value))
+    parts = (
+        part | {"site": site_of(part["file"], part["line"]), "share": sum(part[name] for name in PARTS)}
+        for part in data["parts"]
+    )
+    inside = grouped((part["layer"], part) for part in parts)
+    own = grouped((name.rpartition(".")[0], (name, value)) for name, value in data["parameters"].items())
     scale = scale_of(data["layers"])
     names = () if data["kept"] is None else tuple(data["kept"]["names"])
     stays = () if not data.get("placed") else data["placed"]["names"]
@@ -75,18 +75,17 @@ def _layers(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
             "lines": sorted(inside.get(layer["name"], ()), key=lambda row: -abs(row["share"])),
             "parameters": own.get(layer["name"], ()),
             "bar": bar(layer, scale),
-            "kept": layer["name"] in stays
-            or (layer["name"] != INPUTS and any(_within(layer["name"], name) for name in names)),
+            "kept": layer["name"] in stays or (layer["name"] != INPUTS and in_any(layer["name"], names)),
         }
 
 
 def _lines(data: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """One row for each line, with the layers that run it, the largest share first."""
-    inside: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for row in rows:
-        for line in row["lines"]:
-            layer = {"id": row["id"], "title": row["title"], "share": line["share"]}
-            inside.setdefault((line["file"], line["line"]), []).append(layer)
+    inside = grouped(
+        ((line["file"], line["line"]), {"id": row["id"], "title": row["title"], "share": line["share"]})
+        for row in rows
+        for line in row["lines"]
+    )
     scale = scale_of(data["lines"])
     for place, line in enumerate(data["lines"]):
         yield line | {
@@ -95,11 +94,6 @@ def _lines(data: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator[dict[st
             "layers": sorted(inside.get((line["file"], line["line"]), ()), key=lambda layer: -abs(layer["share"])),
             "bar": bar(line, scale),
         }
-
-
-def _within(name: str, other: str) -> bool:
-    """Whether a module is another one or in it."""
-    return not other or name == other or name.startswith(f"{other}.")
 
 
 def _folded(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:

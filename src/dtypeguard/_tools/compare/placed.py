@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 from torch import nn
 
-from ..._core.base.errors import CompareError, DtypeGuardWarning
+from ..._core.base.errors import DtypeGuardWarning
 from ..._core.base.frames import caller, warn_at
 from ..._core.base.modules import root_of
 from ..._core.base.options import explained, refuse_no_module
@@ -17,9 +17,10 @@ from ..._show.svg import Chart
 from ..._show.text import modules_shown, percent, wrapped
 from ..formats.emulation import emulate, restore
 from ..formats.table import Scale, format_of
+from .borders import modules_of
 from .pictures import of_placed
 from .recipes import recipe
-from .text import runs_of
+from .text import grouped, runs_of
 
 M = TypeVar("M", bound=nn.Module)
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -83,13 +84,7 @@ class Placed(Drawn):
         """
         refuse_no_module("apply", model)
         held = root_of(model)
-        modules = dict(held.named_modules())
-        missing = [name for name in (*self.formats, *self.names) if name not in modules]
-        if missing:
-            raise CompareError(
-                f"{type(held).__name__} has no module {missing[0]!r}: apply what `keep` returns to the model that was "
-                "compared, or to one that is built alike"
-            )
+        modules_of(held, (*self.formats, *self.names))
         chosen = {name: format_of(value) for name, value in self.formats.items()}
         emulate(held, chosen, None if self.attention is None else format_of(self.attention))
         return model
@@ -166,9 +161,7 @@ class Placed(Drawn):
 
     def told(self, modules: Iterable[str]) -> Iterator[str]:
         """What was chosen, in lines."""
-        chosen: dict[str, list[str]] = {}
-        for name, title in self.formats.items():
-            chosen.setdefault(title, []).append(name)
+        chosen = grouped((title, name) for name, title in self.formats.items())
         chosen[self.wide] = [name for name in self.names if name not in self.stays]
         for title, names in chosen.items():
             if names:

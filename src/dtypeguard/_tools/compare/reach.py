@@ -7,22 +7,23 @@ refuse such a tensor beside the others, the result of that module has to be cast
 """
 
 import math
-import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree
 
 from ..._core.base.dtypes import HALF
 from ..._core.doors.choose import owners, refuses_wider
 from ..._engine.ops import Operator
+from ..formats.origins import Marks
 from .subject import REFUSALS
 
 
-@dataclass(slots=True)
-class Reach:
+class Reach(NamedTuple):
     """Which modules would make a tensor float32."""
 
     inside: int = 0  # those that it is computed in
@@ -48,41 +49,24 @@ _PRODUCTS = (  # for these, autocast casts
 _PROMOTE = frozenset(["cat", "stack"])  # besides what is pointwise
 
 
-Key = tuple[int, int, int]  # inside, outside, edge of a reach
-
-
-@dataclass(slots=True)
 class Savings:
-    """What keeping modules in float32 saves, by the shares that one run has found.
+    """What keeping modules in float32 saves, by the shares that one run has found."""
 
-    Attributes:
-        parts: shares of the error², by what would save them.
-        doors: what rounding the input of a module that is not kept costs, where it would be float32: by what would make
-            it so, and the bits of the module and all around it.
-        narrow: the bits of modules whose results have to be cast back.
-        taken: by the floating tensor of a batch, the bits of the modules each of which is around all that reads it.
-    """
-
-    parts: dict[Key, float] = field(default_factory=dict)
-    doors: dict[tuple[Key, int], float] = field(default_factory=dict)
-    narrow: int = 0
-    taken: dict[int, int] = field(default_factory=dict)
-
-    def add(self, reach: Reach, share: float) -> None:
-        key = reach.inside, reach.outside, reach.edge
-        self.parts[key] = self.parts.get(key, 0.0) + share
-
-    def add_door(self, reach: Reach, inside: int, cost: float) -> None:
-        key = (reach.inside, reach.outside, reach.edge), inside
-        self.doors[key] = self.doors.get(key, 0.0) + cost
-
-    def reaches(self) -> Iterator[tuple[Reach, float]]:
-        """The shares, each with what would save it."""
-        return ((Reach(*key), share) for key, share in self.parts.items())
+    def __init__(self) -> None:
+        self.parts = defaultdict[Reach, float](float)  # shares of the error², by what would save them
+        # What rounding the input of a module that is not kept costs, where it would be float32: by what would make it
+        # so, and the bits of the module and all around it.
+        self.doors = defaultdict[tuple[Reach, int], float](float)
+        self.narrow = 0  # the bits of modules whose results have to be cast back
+        # By the floating tensor of a batch, the bits of the modules each of which is around all that reads it.
+        self.taken: dict[int, int] = {}
 
     def scale(self, factor: float) -> None:
-        self.parts = {key: share * factor for key, share in self.parts.items()}
-        self.doors = {key: cost * factor for key, cost in self.doors.items()}
+        """Multiply all shares and costs."""
+        for reach in self.parts:
+            self.parts[reach] *= factor
+        for door in self.doors:
+            self.doors[door] *= factor
 
 
 def _rounding_steps(values: Tensor, dtype: torch.dtype) -> Tensor:
@@ -102,32 +86,24 @@ class Door:
     asked: list[bool]  # whether a backward asks for the costs of doors, not for shares
     cost: float = 0.0
 
-    def tell(self, gradient: Tensor | None, values: Tensor) -> None:
+    def tell(self, gradient: Tensor, values: Tensor) -> None:
         """What rounding values costs, by a gradient that random signs at the outputs have given."""
-        if self.asked[0] and self.rounds and gradient is not None:
+        if self.asked[0] and self.rounds:
             self.cost = float((gradient.float() * _rounding_steps(values, self.low)).square().sum(dtype=torch.float64))
 
 
 @dataclass(eq=False, slots=True)
 class Running:
-    """A call of a module.
+    """A call of a module; below all of them is what runs in none."""
 
-    Attributes:
-        inside: its bit, and those of all modules around it.
-        door: whether it casts what it gets.
-        typed: whether it is a module of PyTorch's own that needs its parameters' dtype.
-        blind: operations in it whose error nobody knows.
-    """
-
-    name: str
-    inside: int
-    door: bool
-    typed: bool
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    blind: list[str] = field(default_factory=list)
-    doors: list["Door"] = field(default_factory=list)
-    opened: list[Any] = field(default_factory=list)  # what goes through them
+    name: str | None = None
+    inside: int = 0  # its bit, and those of all modules around it
+    door: bool = False  # whether it casts what it gets
+    typed: bool = False  # whether it is a module of PyTorch's own that needs its parameters' dtype
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    blind: list[str] = field(default_factory=list)  # operations in it whose error nobody knows
+    opened: list[Any] = field(default_factory=list)  # what goes through its doors, each with its door at the end
 
 
 class Modules:
@@ -136,7 +112,7 @@ class Modules:
     def __init__(self, model: nn.Module, doors: bool) -> None:
         self.of = dict(model.named_modules())
         self.bits = {name: 1 << n for n, name in enumerate(self.of)}
-        self.running: list[Running] = []
+        self.running = [Running()]
         self.doors = doors  # whether modules cast what they get; autocast casts for operations
         self._hooks: list[Any] = []
         guarded = {name for name, module in owners(model) if refuses_wider(module)}
@@ -149,7 +125,7 @@ class Modules:
 
     def _listen(self, name: str, module: nn.Module, typed: bool) -> None:
         def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
-            call = Running(name, self.inside | self.bits[name], typed and self.doors, typed, args, kwargs)
+            call = Running(name, self.now.inside | self.bits[name], typed and self.doors, typed, args, kwargs)
             self.running.append(call)
             self.entered(call)
 
@@ -164,18 +140,9 @@ class Modules:
         self._hooks.append(module.register_forward_hook(leave, always_call=True))
 
     @property
-    def name(self) -> str | None:
-        """The innermost module that runs."""
-        return self.running[-1].name if self.running else None
-
-    @property
-    def inside(self) -> int:
-        return self.running[-1].inside if self.running else 0
-
-    @property
-    def door(self) -> bool:
-        """Whether the innermost module casts what it gets."""
-        return bool(self.running) and self.running[-1].door
+    def now(self) -> Running:
+        """The innermost call."""
+        return self.running[-1]
 
     def around(self, name: str) -> int:
         """The bits of a module and all modules around it."""
@@ -199,28 +166,22 @@ class Reaches:
 
     def __init__(self, modules: Modules) -> None:
         self._modules = modules
-        self._of: dict[int, tuple[weakref.ref[Any], Reach]] = {}  # by address, which another storage may take over
+        self._of = Marks[Reach]()
         self._accepts: dict[Any, bool] = {}
         self.narrow = 0  # modules whose results some operation refuses
 
     def of(self, tensor: Tensor) -> Reach:
-        storage = tensor.untyped_storage()
-        ref, reach = self._of.get(storage._cdata, (None, _NOWHERE))
-        return reach if ref is not None and ref() is storage else _NOWHERE
-
-    def _set_reach(self, tensor: Tensor, reach: Reach) -> None:
-        storage = tensor.untyped_storage()
-        self._of[storage._cdata] = weakref.ref(storage), reach
+        return self._of.get(tensor) or _NOWHERE
 
     def computed(self, op: Operator, args: Any, kwargs: Any, inputs: Sequence[Tensor], out: Sequence[Tensor]) -> None:
         """An operation has run; it may have written to one of its inputs."""
-        if self.casts(op) and self._modules.running:
-            for door in self._modules.running[-1].doors:
+        now, inside = self._modules.now, self._modules.now.inside
+        if self.casts(op):
+            for *_, door in now.opened:
                 door.rounds = True
-        modules, inside = self._modules, self._modules.inside
         written = {tensor.untyped_storage()._cdata for tensor in inputs}
         outside = perhaps = 0
-        if not modules.door:
+        if not now.door:
             outside, perhaps = self._modules_behind(op, args, kwargs, inputs)
             casts = op.name == "_to_copy" or self.casts(op)
             if casts and any(tensor.dtype in HALF for tensor in out):
@@ -228,13 +189,13 @@ class Reaches:
         for tensor in out:
             if tensor.untyped_storage()._cdata in written:  # it keeps its dtype
                 old = self.of(tensor)
-                self._set_reach(tensor, Reach(old.inside | inside, old.outside, 0, old.perhaps))
+                self._of.set(tensor, Reach(old.inside | inside, old.outside, 0, old.perhaps))
             else:
-                self._set_reach(tensor, Reach(inside, outside, 0, perhaps))
+                self._of.set(tensor, Reach(inside, outside, 0, perhaps))
 
     def returned(self, name: str, tensor: Tensor) -> None:
         bit, reach = self._modules.bits[name], self.of(tensor)
-        self._set_reach(tensor, Reach(reach.inside, reach.outside | bit, reach.edge | bit, reach.perhaps))
+        self._of.set(tensor, reach._replace(outside=reach.outside | bit, edge=reach.edge | bit))
 
     def casts(self, op: Operator) -> bool:
         """Whether autocast casts the inputs of an operation."""
@@ -242,7 +203,7 @@ class Reaches:
 
     def _modules_behind(self, op: Operator, args: Any, kwargs: Any, inputs: Sequence[Tensor]) -> tuple[int, int]:
         """The modules outside whose results make the result of an operation float32, surely and perhaps."""
-        inside, reaches = self._modules.inside, [self.of(tensor) for tensor in inputs]
+        inside, reaches = self._modules.now.inside, [self.of(tensor) for tensor in inputs]
         sure = together = 0
         for reach in reaches:
             sure |= (reach.inside | reach.outside) & ~inside
@@ -279,16 +240,10 @@ class Reaches:
                 for tensor, taken in zip(inputs, wide, strict=True)
                 if taken and tensor.dtype in HALF
             }
+            given, named = _pytree.tree_map(lambda value: wider.get(id(value), value), (args, kwargs))
             try:
-                op.func(*_exchange(args, wider), **dict(zip(kwargs, _exchange(kwargs.values(), wider), strict=True)))
+                op.func(*given, **named)
+                self._accepts[key] = True
             except REFUSALS:
                 self._accepts[key] = False
-            else:
-                self._accepts[key] = True
         return self._accepts[key]
-
-
-def _exchange(values: Iterable[Any], new: dict[int, Tensor]) -> list[Any]:
-    return [
-        _exchange(value, new) if isinstance(value, (list, tuple)) else new.get(id(value), value) for value in values
-    ]

@@ -16,16 +16,7 @@ _ALONE = {"set_inductor_config": False}  # else the whole process gets new setti
 
 
 def recipe(tool: str, formats: Mapping[str, str], kept: Sequence[str]) -> _Data:
-    """What a tool loads to give modules their formats, and to leave all others alone.
-
-    Args:
-        tool: "torchao", "transformers", "transformer_engine", "modelopt" or "llm-compressor".
-        formats: of modules, by their names in `named_modules()`.
-        kept: the names of modules that stay as they are.
-
-    Raises:
-        ValueError: for another tool, a format that the tool does not know, or a module that is in both.
-    """
+    """What a tool loads to give modules their formats, by their names in `named_modules()`, and to leave others."""
     key = check_tool(tool)
     if both := sorted({*formats} & {*kept}):
         raise ValueError(f"to_recipe({tool!r}): module {both[0]!r} has a format, and is kept")
@@ -36,16 +27,11 @@ def recipe(tool: str, formats: Mapping[str, str], kept: Sequence[str]) -> _Data:
 
 
 def check_tool(tool: str) -> str:
-    """The key of a tool, however it is written.
-
-    Raises:
-        ValueError: if there is no such tool.
-    """
+    """The key of a tool, however it is written."""
     key = re.sub("[-_]", "", str(tool).lower())
     if key not in _TOOLS:
-        legal = ", ".join(name for name, *_ in _TOOLS.values())
-        meant = near(tool, [name for name, *_ in _TOOLS.values()])
-        raise ValueError(f"to_recipe({tool!r}): the tool must be one of {legal}{meant}")
+        legal = [name for name, *_ in _TOOLS.values()]
+        raise ValueError(f"to_recipe({tool!r}): the tool must be one of {', '.join(legal)}{near(tool, legal)}")
     return key
 
 

@@ -1,5 +1,6 @@
 """What `compare` found: to print, to keep, and to ask what must stay in float32."""
 
+import functools
 import heapq
 import math
 import os
@@ -17,13 +18,12 @@ from ..._engine.watch.unrecorded import unrecorded
 from ..._show.result import Drawn, Row
 from ..._show.svg import Chart
 from ..._show.text import cut, percent, titled, wrapped
-from .bisect import bisect
 from .keep import Search
 from .kept import Kept
 from .measure import DECIDED, INPUTS, Measured, Part
 from .pictures import of_comparison
 from .subject import Subject, widest
-from .text import COLUMNS, LARGE, bars, site_of
+from .text import COLUMNS, LARGE, bars, grouped, site_of
 from .trials import output_error
 
 _SHOWN = 8  # layers of a printed comparison
@@ -136,7 +136,6 @@ class Comparison(Drawn):
 
     def __init__(self, subject: Subject, found: Measured, born: tuple[str, ...]) -> None:
         self._subject, self._found = subject, found
-        self._search: Search | None = None
         self._kept: Kept | None = None
         self.error: float = found.error
         self.compared: Literal["loss", "output"] = "output" if subject.loss is None else "loss"
@@ -146,11 +145,11 @@ class Comparison(Drawn):
         self.linear: bool = found.linear
         self.bisected: int = 0
         measured: dict[str, float] = {}
-        search = self._searching() if found.error and not found.spoilt and not found.integers else None
+        search = self._search if found.error and not found.spoilt and not found.integers else None
         if search is not None and self.linear:
             measured = search.lead() | search.inputs()
         elif search is not None and len(search.leaves) > 1:
-            measured, self.bisected = bisect(search.trial, search.leaves, found.error, search.suspects())
+            measured, self.bisected = search.bisected(search.leaves, search.suspects())
             search.reorder(measured)
         self._fast = 0.0 if found.integers else output_error(subject, subject.fast_outputs())
         self.layers: list[Layer] = list(_layers(found, search, measured, self.linear))
@@ -168,14 +167,11 @@ class Comparison(Drawn):
         """Shares of the parameters in float32, and the errors that shares expect of them; empty if they do not tell."""
         if self._kept is not None:
             return list(self._kept.curve)
-        if self._search is None or not self.linear or not math.isfinite(self.error):
-            return []
-        return self._search.curve(self.error)
+        return self._search.curve(self.error) if self.linear and math.isfinite(self.error) else []
 
-    def _searching(self) -> Search:
-        if self._search is None:
-            self._search = Search(self._subject, self._found)
-        return self._search
+    @functools.cached_property
+    def _search(self) -> Search:
+        return Search(self._subject, self._found)
 
     @explained_as("keep", bits="goes with formats: compare(model, batch, format=...).keep(bits=6.5)")
     @unrecorded
@@ -211,14 +207,9 @@ class Comparison(Drawn):
                 f"keep(error={error:g}) is {percent(error)}, no goal: did you mean '{error:g}%'? With nothing kept "
                 f"the error is {percent(self.error)}"
             )
-        if self._found.integers:
-            raise CompareError(
-                "keep needs floating outputs to measure an error of, and the model returns integers: pass compare a "
-                "loss=, a function that makes a floating tensor of what the model returns"
-            )
-        self._subject.check_unchanged()
+        self._check_kept("pass compare a loss=, a function that makes a floating tensor of what the model returns")
         with torch.inference_mode(False), task("keep"):
-            kept = self._searching().anew().run(error)
+            kept = self._search.anew().run(error)
         if kept is None:
             raise CompareError(
                 f"keep(error={error:.3g}) cannot be reached: the whole model in {self.wide} has an error of "
@@ -226,6 +217,13 @@ class Comparison(Drawn):
             )
         self._kept = kept
         return kept
+
+    def _check_kept(self, advice: str) -> None:
+        """Raises CompareError if there is nothing to measure an error of, or the model is another one by now."""
+        if self._found.integers:
+            why = "keep needs floating outputs to measure an error of, and the model returns integers"
+            raise CompareError(f"{why}: {advice}")
+        self._subject.check_unchanged()
 
     # ------------------------------------------------------------ to read
 
@@ -360,9 +358,8 @@ class Comparison(Drawn):
 def _layers(
     found: Measured, search: Search | None, measured: Mapping[str, float], linear: bool
 ) -> Iterator[Layer]:  # fmt: skip
-    parts: dict[str, list[Part]] = {name: [] for name in found.courses}
-    for part in found.parts.values():
-        parts.setdefault(part.module, []).append(part)
+    parts = {name: list[Part]() for name in found.courses}
+    parts |= grouped((part.module, part) for part in found.parts.values())
     rows, leaves = [], set() if search is None else set(search.leaves)
     for name, own in parts.items():
         course = found.courses.get(name)
@@ -395,10 +392,7 @@ def _rank(row: Layer) -> float:
 
 
 def _lines(found: Measured) -> Iterator[Line]:
-    parts: dict[tuple[str, int], list[Part]] = {}
-    for part in found.parts.values():
-        if part.site is not None:
-            parts.setdefault(part.site.key, []).append(part)
+    parts = grouped((part.site.key, part) for part in found.parts.values() if part.site is not None)
     rows = []
     for (file, number), own in parts.items():
         sums, site = _sum(own), own[0].site
@@ -438,11 +432,11 @@ def _rows(result: Comparison) -> Iterator[str]:
     weights = {layer.name: max(abs(layer.share or 0), layer.saves or 0) for layer in result.layers}
     large = heapq.nlargest(_SHOWN, weights, key=weights.__getitem__)
     shown = [layer for layer in result.layers if layer.name in large and weights[layer.name] >= _LEAST]
-    told = [
-        (_saves(layer), _share(layer.share), titled(layer.name), _parts(layer, result.arithmetic), _first_place(layer))
-        for layer in shown
-    ]
-    told.insert(0, ("saves", "share", "", "", ""))
+    told = [("saves", "share", "", "", "")]
+    for layer in shown:
+        saved = _share(layer.saves) if layer.saves else ""  # of layers that can be kept alone
+        place = layer.lines[0].rpartition(os.sep)[2] if layer.lines else ""
+        told.append((saved, _share(layer.share), titled(layer.name), _parts(layer, result.arithmetic), place))
     saves, share_width, names = (max(len(row[n]) for row in told) for n in range(3))
     left = COLUMNS - saves - share_width - names - 10
     parts = max((len(row[3]) for row in told if len(row[3] + row[4]) <= left), default=0)
@@ -476,21 +470,12 @@ def _share(share: float | None) -> str:
     return f"{round(100 * (share or 0))} %"
 
 
-def _saves(layer: Layer) -> str:
-    """Of layers that can be kept alone."""
-    return _share(layer.saves) if layer.saves else ""
-
-
 def _parts(layer: Layer, arithmetic: str) -> str:
     parts = {"weights": layer.weights, arithmetic: layer.arithmetic, "decisions": layer.decisions}
     told = [f"{name} {round(100 * value)}" for name, value in parts.items() if abs(value) >= _LEAST]
     if layer.through and (layer.saves or 0) >= _LEAST:
         told.append(f"{cut(titled(layer.through), _CUT)} gets float32")
     return ", ".join(told)
-
-
-def _first_place(layer: Layer) -> str:
-    return layer.lines[0].rpartition(os.sep)[2] if layer.lines else ""
 
 
 for _public in (Comparison, Layer, Line, Kept):

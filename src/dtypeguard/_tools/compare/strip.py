@@ -3,6 +3,7 @@
 Across, everything stands in percent of the strip's width, so it fits any screen; down, in px.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,12 +21,7 @@ _LETTER = 7.2  # width of a letter
 
 
 def strip_of(data: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """What is drawn, and where.
-
-    Args:
-        data: from `Comparison.to_dict()`.
-        rows: of the layers, by the page.
-    """
+    """What is drawn, and where, from `Comparison.to_dict()` and the page's rows of layers."""
     slots, shared = _slots(data, rows), data["explained"] is not None
     count = max(len(slots), 1)
     width = max(min(_WIDE * count, _FITS), _NARROW * count, 280.0)
@@ -181,10 +177,9 @@ def _lanes(slots: list[dict[str, Any]], wide: float) -> list[dict[str, Any]]:
 def _runs(paths: list[tuple[str, ...]], level: int) -> Iterator[dict[str, Any]]:
     """Modules beside each other that are in the same one."""
     start = 0
-    for place in range(1, len(paths) + 1):
-        if place == len(paths) or paths[place][:level] != paths[start][:level]:
-            path = paths[start][:level]
-            if len(path) == level:
-                labels = (".".join(path), ".".join(path[-2:]), path[-1])
-                yield {"start": start, "end": place, "title": labels[0], "labels": labels}
-            start = place
+    for path, run in itertools.groupby(path[:level] for path in paths):
+        end = start + len(list(run))
+        if len(path) == level:
+            labels = (".".join(path), ".".join(path[-2:]), path[-1])
+            yield {"start": start, "end": end, "title": labels[0], "labels": labels}
+        start = end

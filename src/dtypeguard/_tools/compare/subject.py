@@ -25,30 +25,19 @@ REFUSALS = (RuntimeError, TypeError, ValueError, AssertionError)
 
 @dataclass(eq=False)
 class Subject:
-    """A model, the dtype or the autocast region to compare, and the batches.
-
-    Attributes:
-        dtype: to convert the model to; None for a region.
-        region: the dtype of an autocast region; None where the model is converted.
-        loss: of the model's output and the batch.
-        compiled: compiles a copy of the model as the caller's is; None if that is not.
-        runs: how often the model has run, in any dtype.
-        at_loss: whether the last run has come as far as the loss.
-        precision: the dtype of the reference.
-        apart: the error of the model as it is against float64, where that is no reference for this.
-    """
+    """A model, the dtype or the autocast region to compare, and the batches."""
 
     model: nn.Module
     batches: list[Batch]
-    dtype: torch.dtype | None
-    region: torch.dtype | None
+    dtype: torch.dtype | None  # to convert the model to; None for a region
+    region: torch.dtype | None  # the dtype of an autocast region; None where the model is converted
     device: torch.device
-    loss: Loss | None
-    compiled: Callable[[nn.Module], nn.Module] | None = None
-    runs: int = 0
-    at_loss: bool = False
-    precision: torch.dtype = torch.float64
-    apart: float | None = None
+    loss: Loss | None  # of the model's output and the batch
+    compiled: Callable[[nn.Module], nn.Module] | None = None  # compiles a copy as the caller's model is, if that is
+    runs: int = 0  # how often the model has run, in any dtype
+    at_loss: bool = False  # whether the last run has come as far as the loss
+    precision: torch.dtype = torch.float64  # of the reference
+    apart: float | None = None  # the error of the model as it is against float64, where that is no reference for this
     advice: ClassVar[str] = "pass loss=, a function"  # how other tensors than the model's are compared
     widens: ClassVar[bool] = True  # whether keeping a module in float32 has others compute in float32 too
     _references: dict[int, list[Tensor]] = field(default_factory=dict)
@@ -78,9 +67,7 @@ class Subject:
             what = f"has a new parameter, {name}"
         else:
             was, dtype = self._state[name][0], now[name][0]
-            what = (
-                f"{name} was {name_of(was)}, and is {name_of(dtype)}" if was is not dtype else f"{name} was written to"
-            )
+            what = f"{name} was written to" if was is dtype else f"{name} was {name_of(was)}, and is {name_of(dtype)}"
         raise CompareError(f"keep: the model has changed since it was compared: {what}; call compare again")
 
     @property
@@ -94,11 +81,7 @@ class Subject:
         return name_of(self.low) if self.region is None else f"{name_of(self.low)} autocast"
 
     def copy(self) -> nn.Module:
-        """A copy of the model as it is.
-
-        Raises:
-            CompareError: if it cannot be copied.
-        """
+        """A copy of the model as it is."""
         return copied(self.model, "compare runs a copy of the model", f"this {type(self.model).__name__}")
 
     def lowered(self) -> nn.Module:
@@ -112,7 +95,8 @@ class Subject:
             if self._wide is None:
                 self._wide = widened(self.copy(), self.precision)
             try:
-                found = self._in(self._wide, number)
+                with torch.no_grad():
+                    found = self.run(self._wide, number, self.batches[number].to(self.precision), low=False)
             except REFUSALS:
                 if self.precision is torch.float32:
                     raise
@@ -132,17 +116,12 @@ class Subject:
 
     def refer_to_own(self, apart: float) -> None:
         """From now on the reference is the model as it is."""
-        self.precision, self.apart = widest(self.model), apart
+        self.precision, self.apart, self._wide = widest(self.model), apart, None
         self._references.clear()
-        self.forget()
 
     def forget(self) -> None:
         """Give the wide model back."""
         self._wide = None
-
-    def _in(self, model: nn.Module, number: int) -> list[Tensor]:
-        with torch.no_grad():
-            return self.run(model, number, self.batches[number].to(self.precision), low=False)
 
     def own(self) -> list[Tensor]:
         """The outputs of the model as it is, for the first batch."""

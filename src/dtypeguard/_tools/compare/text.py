@@ -1,14 +1,25 @@
 """Numbers, names and places as a reader wants them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from ..._core.base.frames import shown
 from ..._show.text import percent
 
+K = TypeVar("K")
+V = TypeVar("V")
 _BAR = 12  # letters
 COLUMNS = 80
 LARGE = 0.01  # an error of a module's output that is worth telling
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """The second ones of pairs, by the first ones."""
+    groups: dict[K, list[V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def of_whole(value: float) -> str:

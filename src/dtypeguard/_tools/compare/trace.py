@@ -69,42 +69,27 @@ class _Through(torch.autograd.Function):
 
 
 class Trace(Mode):
-    """Records what each operation adds to the error, and how far each module's output is from its shadow.
-
-    Attributes:
-        inputs: of the tensors that the model was given, by id: which one it is.
-        uses: of parameters by id: where each is used first.
-        courses: by module, in the order in which they return.
-        overflows: values that float16 does not hold: what would save how many.
-        taken: by input, the bits of the modules around all operations that read it.
-        reached: a backward to it goes to all doors, and no further.
-        blind: names of operations whose error nobody knows.
-        beyond: modules in which rounding to a format has made values infinite.
-        samples: in a backward that asks for powers, how many samples the outputs have; else 0.
-        powers: the square of what each module's products make of the outputs, from random signs.
-    """
+    """Records what each operation adds to the error, and how far each module's output is from its shadow."""
 
     def __init__(self, modules: Modules, wide: Wide, subject: Subject, copies: bool) -> None:
         super().__init__()
         self.modules, self._wide, self._title, self._paused = modules, wide, subject.title, False
         self._low, self._widens = subject.low, subject.widens
         self.rows, self.reaches, self.shadow = Rows(), Reaches(modules), Graph(subject.low, copies)
-        self.operations, self.blind = 0, list[str]()
-        self.inputs: dict[int, int] = {}
-        self.uses: dict[int, tuple[Site, str | None]] = {}
-        self.courses: dict[str, Course] = {}
-        self.overflows: list[tuple[Reach, int]] = []
-        self.taken: dict[int, int] = {}
+        self.operations = 0
+        self.inputs: dict[int, int] = {}  # which of the tensors that the model was given it is, by id
+        self.uses: dict[int, tuple[Site, str | None]] = {}  # of parameters by id: where each is used first
+        self.courses: dict[str, Course] = {}  # by module, in the order in which they return
+        self.overflows: list[tuple[Reach, int]] = []  # values that float16 does not hold: what would save how many
+        self.taken: dict[int, int] = {}  # by input, the bits of the modules around all operations that read it
         self.doors: list[Door] = []
         self.asks_doors = [False]
-        self.reached = torch.zeros((), requires_grad=True)
-        self.beyond: set[str] = set()
-        self.samples, self.powers = 0, defaultdict[str, float](float)
-        self._halfway: tuple[Tensor | None, Tensor, Tensor | None] = (
-            None,
-            self.reached,
-            None,
-        )  # of what was rounded last
+        self.reached = torch.zeros((), requires_grad=True)  # a backward to it goes to all doors, and no further
+        self.beyond: set[str] = set()  # modules in which rounding to a format has made values infinite
+        self.samples = 0  # in a backward that asks for powers, how many samples the outputs have
+        self.powers = defaultdict[str, float](float)  # of what each module's products make of the outputs
+        # What was rounded last, its shadow, and the wider values.
+        self._halfway: tuple[Tensor | None, Tensor, Tensor | None] = None, self.reached, None
         modules.entered, modules.left = self._module_entered, self._module_returned
 
     @contextlib.contextmanager
@@ -125,15 +110,19 @@ class Trace(Mode):
             return func(*args, **kwargs)
         frame, op = below(1), operator_of(func)
         given = operands(args, kwargs)
-        if not all(map(native, given)):
-            return self._unknown(op, func(*args, **kwargs))
+        if not all(map(native, given)):  # a subclass of tensors, or a transform, computes in its own way
+            out = func(*args, **kwargs)
+            self.operations += 1
+            if op.way is not Way.NONE:
+                self.modules.now.blind.append(op.name)
+            return out
         inputs = [tensor for tensor in given if shadowed(tensor)]
         for tensor in inputs:
             self._meet(tensor, frame)
 
         def row_of(op: Operator, dtype: torch.dtype) -> Row:
             cast = op.name == "_to_copy" and isinstance(args[0], nn.Parameter)
-            return self.rows.at(WEIGHTS if cast else op.name, _line(frame), self.modules.name, dtype, False)
+            return self.rows.at(WEIGHTS if cast else op.name, _line(frame), self.modules.now.name, dtype, False)
 
         with self._looking():
             writing = self.shadow.before(op, args, kwargs, row_of)
@@ -155,7 +144,7 @@ class Trace(Mode):
                 self.shadow.after(op, args, kwargs, given, out, writing, row_of)
         made = [tensor for tensor in operands((out,), {}) if shadowed(tensor)]
         if made and (op.way_for(args, kwargs) is Way.OPAQUE or self.shadow.opaque.total() > unknown):
-            (self.modules.running[-1].blind if self.modules.running else self.blind).append(op.name)
+            self.modules.now.blind.append(op.name)
         if op.way is Way.NONE or not self._widens:
             return
         self.reaches.computed(op, args, kwargs, inputs, made)
@@ -163,23 +152,16 @@ class Trace(Mode):
             self._reach(tensor)
             self._overflow(tensor, self.reaches.of(tensor))
 
-    def _unknown(self, op: Operator, out: Any) -> Any:
-        """A subclass of tensors, or a transform, computes in its own way."""
-        self.operations += 1
-        if op.way is not Way.NONE:
-            (self.modules.running[-1].blind if self.modules.running else self.blind).append(op.name)
-        return out
-
     def rounded(self, tensor: Tensor, found: Tensor, weight: bool) -> None:
         """The program has rounded an operand to a format; only the module around it saves that."""
-        frame = sys._getframe(1)
+        frame, now = sys._getframe(1), self.modules.now
         self._meet(tensor, frame)
         with self._looking():
             beyond = int((found.isinf() & tensor.isfinite()).sum())
             if beyond:
-                self.overflows.append((Reach(inside=self.modules.inside), beyond))
-                self.beyond.add(self.modules.name or "")
-            row = self.rows.at(WEIGHTS if weight else "rounded", _line(frame), self.modules.name, found.dtype, False)
+                self.overflows.append((Reach(now.inside), beyond))
+                self.beyond.add(now.name or "")
+            row = self.rows.at(WEIGHTS if weight else "rounded", _line(frame), now.name, found.dtype, False)
             held = self.shadow.memory.get(tensor) if shadowed(tensor) else None
             if self._halfway[0] is not found:  # which several products may read
                 with recording():
@@ -192,12 +174,12 @@ class Trace(Mode):
             self.shadow.whole(row, found, shadow, value, below=True)
             made = self.shadow.memory.get(found)
             for delta in () if made is None else made.latest:
-                delta.reach = Reach(inside=self.modules.inside)
+                delta.reach = Reach(now.inside)
 
     def multiplied(self, out: Tensor, exact: Tensor) -> None:
         """The product of rounded operands, and that of the same ones before."""
         with self._looking():
-            self._weigh(self.modules.name or "", out, exact)
+            self._weigh(self.modules.now.name or "", out, exact)
 
     def _weigh(self, name: str, out: Tensor, exact: Tensor) -> None:
         """What a module adds to a tensor is asked for by backwards from random signs."""
@@ -216,9 +198,9 @@ class Trace(Mode):
     def _meet(self, tensor: Tensor, frame: FrameType | None) -> None:
         """A tensor goes into an operation."""
         if (which := self.inputs.get(id(tensor))) is not None:
-            self.taken[which] &= self.modules.inside
+            self.taken[which] &= self.modules.now.inside
         elif isinstance(tensor, nn.Parameter) and id(tensor) not in self.uses:
-            self.uses[id(tensor)] = _line(frame), self.modules.name
+            self.uses[id(tensor)] = _line(frame), self.modules.now.name
         held = self.shadow.memory.get(tensor)
         if held is not None:
             held.latest = []
@@ -243,10 +225,9 @@ class Trace(Mode):
     @contextlib.contextmanager
     def _product(self, op: Operator, inputs: list[Tensor]) -> Iterator[None]:
         """A product that autocast casts for, and that stands in no module of PyTorch's, is a door of its own."""
-        running = self.modules.running
-        opened = []
-        if self.reaches.casts(op) and not (running and running[-1].typed):
-            opened = [one for tensor in inputs if (one := self._door_of(tensor, self.modules.inside, True, below=True))]
+        now, opened = self.modules.now, []
+        if self.reaches.casts(op) and not now.typed:
+            opened = [one for tensor in inputs if (one := self._door_of(tensor, now.inside, True, below=True))]
         try:
             yield
         finally:
@@ -276,27 +257,26 @@ class Trace(Mode):
                 self._overflow(tensor, Reach(inside=call.inside))
                 one = self._door_of(tensor, call.inside, self.modules.doors, below=False)
                 if one is not None:
-                    call.doors.append(one[-1])
                     call.opened.append(one)
 
     def _module_returned(self, call: Running, result: Any) -> None:
+        assert call.name is not None
         with self._looking():
             _close_doors(call.opened)
             for tensor in tensors_in(result):
                 if shadowed(tensor) and self._widens:
                     self.reaches.returned(call.name, tensor)
                     self._reach(tensor)
-        if call.blind and not self._run_whole(call, result):
-            around = self.modules.running[-1] if self.modules.running else None
-            inside = not all(map(native, tensors_in((call.args, call.kwargs, result))))
-            (around.blind if around is not None and inside else self.blind).extend(call.blind)
+        if call.blind and not self._run_whole(call.name, call, result):
+            foreign = not all(map(native, tensors_in((call.args, call.kwargs, result))))
+            self.modules.running[-1 if foreign else 0].blind += call.blind
         with self._looking():
             self._course(call.name, result)
 
-    def _run_whole(self, call: Running, result: Any) -> bool:
+    def _run_whole(self, name: str, call: Running, result: Any) -> bool:
         """Run a module once more as a whole, since nobody knows what an operation in it does."""
         with private.without_modes():  # to copy a module is no operation of the program
-            module = self._wide(call.name)
+            module = self._wide(name)
         if (module.training and any(map(_drops_out, module.modules()))) or not _repeats((call.args, call.kwargs)):
             return False
         if not all(map(native, tensors_in((call.args, call.kwargs, result)))):
@@ -307,33 +287,32 @@ class Trace(Mode):
             held = memory.get(tensor) if shadowed(tensor) else None
             return self._wide_values(tensor) if held is None else held.like(tensor)
 
-        low = self.modules.of[call.name]
+        low = self.modules.of[name]
         weights = dict(named_tensors(low))
         try:
             runs = []
             for of in (shadow_of, self._wide_values):
-                with self._without_modes(), torch.set_grad_enabled(of is shadow_of):
+                # Here runs code of the model's, which may bring tensors of subclasses.
+                with (
+                    private.without_modes(),
+                    private.without_keys(private.AUTOCAST),
+                    torch.set_grad_enabled(of is shadow_of),
+                ):
                     state = {name: of(tensor) for name, tensor in weights.items()}
                     given = mapped(call.args, of), mapped(call.kwargs, of)
                     runs.append(list(tensors_in(torch.func.functional_call(module, state, *given))))
             with self._looking():
                 for one, shadow, own in zip(tensors_in(result), *runs, strict=True):
                     if shadowed(one) and shadow.shape == one.shape:
-                        row = self.rows.at(call.blind[0], _line(sys._getframe(1)), call.name, one.dtype, False)
+                        row = self.rows.at(call.blind[0], _line(sys._getframe(1)), name, one.dtype, False)
                         self.shadow.whole(row, one, *self.shadow.halfway(one, shadow, own))
                         if self._widens:
                             self._reach(one)
                         else:
-                            self._weigh(call.name, one, own)
+                            self._weigh(name, one, own)
         except REFUSALS:
             return False
         return True
-
-    @contextlib.contextmanager
-    def _without_modes(self) -> Iterator[None]:
-        """In here runs code of the model's, which may bring tensors of subclasses: no mode is on, and no autocast."""
-        with private.without_modes(), private.without_keys(private.AUTOCAST):
-            yield
 
     def _wide_values(self, tensor: Tensor) -> Tensor:
         """The program's values in the wider dtype."""

@@ -3,7 +3,7 @@
 import functools
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
@@ -11,24 +11,21 @@ from .borders import keep_wide
 from .measure import Measured, distance
 from .reach import Modules
 from .subject import REFUSALS, Subject
-from .units import Units, within
+from .units import Units, in_any, within
 
 Given = frozenset[int] | None  # which of the floating tensors of a batch come as they are; None for all
 
 _REPAIRS = 8  # of one run that operations refuse
+_BISECTED = 16  # runs
 
 
 class Trials:
-    """What has been run.
-
-    Attributes:
-        units: the modules that can be kept.
-        runs: how many sets of them were run in this search.
-    """
+    """What has been run."""
 
     def __init__(self, subject: Subject, found: Measured) -> None:
-        self._subject, self._found, self.runs = subject, found, 0
-        self.units = Units(found.modules, found.courses, found.bits)
+        self._subject, self._found = subject, found
+        self.runs = 0  # how many sets of modules were run in this search
+        self.units = Units(found.modules, found.courses, found.bits)  # the modules that can be kept
         self._errors: dict[tuple[tuple[str, ...], Given], float] = {}  # by names, and what came as given
         self._told: list[str] = []  # of the compiled model
         self._tried: dict[tuple[str, ...], float] = {}  # the errors in this search
@@ -42,9 +39,37 @@ class Trials:
         """
         return self._error(self.units.closed(names), as_given=False)
 
+    def bisected(self, modules: list[str], first: Sequence[str]) -> tuple[dict[str, float], int]:
+        """What keeping single modules saves of the error², and how many runs it took, where shares do not explain it.
+
+        Half of the modules are really kept, at a time: the group that saves most is split first. Those of `first` are
+        run by themselves before.
+        """
+
+        def saved_by(names: list[str]) -> float:
+            return 1 - (self.trial(names) / self._found.error) ** 2
+
+        saved = {name: saved_by([name]) for name in first}
+        runs, waiting = len(saved), [(0.0, modules)]
+        while waiting and runs < _BISECTED:
+            most = max(waiting, key=lambda one: one[0])
+            waiting.remove(most)
+            group = most[1]
+            middle = max(1, len(group) // 2)
+            for half in (group[:middle], group[middle:]):
+                if not half or runs >= _BISECTED or (len(half) == 1 and half[0] in saved):
+                    continue
+                runs += 1
+                gain = saved_by(half)
+                if len(half) == 1:
+                    saved[half[0]] = gain
+                else:
+                    waiting.append((gain, half))
+        return saved, runs
+
     def batch(self) -> float | None:
         """The error with no module in float32, and the batch as it is passed; None if one layer casts all of it."""
-        leaves = functools.reduce(operator.or_, (self._found.bits[name] for name in self.units.leaves), 0)
+        leaves = self._bits(self.units.leaves)
         if self._subject.dtype is None or all(bits & leaves for bits in self._found.savings.taken.values()):
             return None
         error = self._error((), as_given=True)
@@ -65,7 +90,7 @@ class Trials:
         """What a run gets as it was given: what one of these modules takes alone; or all, where nothing casts it."""
         if as_given or self._subject.dtype is None:
             return None
-        kept = functools.reduce(operator.or_, (self._found.bits[name] for name in names), 0)
+        kept = self._bits(names)
         taken = self._found.savings.taken
         given = frozenset(which for which, bits in taken.items() if bits & kept)
         return None if len(given) == len(taken) else given
@@ -94,8 +119,8 @@ class Trials:
             self._told.append(f"with these modules in float32 the model does not run under torch.compile ({told})")
             return 0.0
 
-    def _narrow(self, names: Iterable[str]) -> tuple[str, ...]:
-        return tuple(name for name in names if name and self._found.bits[name] & self._found.savings.narrow)
+    def _bits(self, names: Iterable[str]) -> int:
+        return functools.reduce(operator.or_, (self._found.bits[name] for name in names), 0)
 
     def _measured(self, names: tuple[str, ...], as_given: bool) -> float:
         """The error with these modules in float32; inf if the model refuses to run so.
@@ -104,10 +129,12 @@ class Trials:
         operation refuses it beside the low dtype, the module around it casts its inputs, and all of its class; or, if
         a kept module is in it, that one casts its result.
         """
-        savings, bits = self._found.savings, self._found.bits
+        savings = self._found.savings
         for _ in range(_REPAIRS):
             given = self._given(names, as_given)
-            narrow, cast = self._narrow(names), tuple(name for name in self._cast if not self._holds(name, names))
+            narrow = tuple(name for name in names if name and self._bits([name]) & savings.narrow)
+            # Not those that one of the modules is in, or around.
+            cast = tuple(one for one in self._cast if not (in_any(one, names) or any(within(n, one) for n in names)))
             self._ran[names] = narrow, cast
             model = self._subject.copy()
             keep_wide(model, names, narrow, self._subject.dtype, cast)
@@ -129,13 +156,9 @@ class Trials:
             elif set(inner or names) <= set(narrow):
                 break
             else:
-                savings.taken = dict.fromkeys(savings.taken, bits[""])
-                savings.narrow |= functools.reduce(operator.or_, (bits[name] for name in inner or names))
+                savings.taken = dict.fromkeys(savings.taken, self._bits([""]))
+                savings.narrow |= self._bits(inner or names)
         return math.inf
-
-    def _holds(self, name: str, names: Iterable[str]) -> bool:
-        """Whether one of several modules is in a module, or around it."""
-        return any(within(other, name) or within(name, other) for other in names)
 
 
 def output_error(subject: Subject, outputs: Iterable[list[Tensor]]) -> float:

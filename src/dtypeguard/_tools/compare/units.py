@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from torch import Tensor, nn
 
+from .text import grouped
+
 _BORDER = 0.05  # of the average module's parameters: what the casts at the borders of one module cost, at least
 
 
@@ -17,6 +19,11 @@ def inside(name: str, other: str) -> bool:
 def within(name: str, other: str) -> bool:
     """Whether a module is another one, or in it."""
     return name == other or inside(name, other)
+
+
+def in_any(name: str, others: Iterable[str]) -> bool:
+    """Whether a module is one of others, or in one."""
+    return any(within(name, other) for other in others)
 
 
 def _names_around(name: str) -> list[str]:
@@ -32,14 +39,7 @@ def _held(module: nn.Module) -> dict[int, Tensor]:
 
 
 class Units:
-    """The modules that can be kept: those that were called, and have floating parameters, or at least buffers.
-
-    Attributes:
-        names: in the model's order.
-        leaves: those that have no other in them.
-        bits: of each, and of all modules in it; with those of modules that share parameters with it.
-        border: what one module costs in any case, in parameters.
-    """
+    """The modules that can be kept: those that were called, and have floating parameters, or at least buffers."""
 
     def __init__(self, modules: Mapping[str, nn.Module], called: Iterable[str], bits: Mapping[str, int]) -> None:
         called = set(called)
@@ -47,18 +47,16 @@ class Units:
         self._all = {id(p): p for p in modules[""].parameters() if p.is_floating_point()}
         self._total = sum(p.numel() for p in self._all.values())
         self._held = {name: _held(module) for name, module in modules.items() if name in called}
-        self.names = [name for name, held in self._held.items() if held]
-        self._holders = {name: [other for other in _names_around(name) if self._held.get(other)] for name in self.names}
-        self._parts: dict[str, list[str]] = {}
-        for name, holders in self._holders.items():
-            for other in holders:
-                self._parts.setdefault(other, []).append(name)
-        self.leaves = [name for name in self.names if name not in self._parts]
+        self.names = [name for name, held in self._held.items() if held]  # in the model's order
+        self.holders = {name: [other for other in _names_around(name) if self._held.get(other)] for name in self.names}
+        self.parts = grouped((other, name) for name, holders in self.holders.items() for other in holders)
+        self.leaves = [name for name in self.names if name not in self.parts]  # which have no other in them
         self._sharing = self._shared()
-        self.bits = {
+        self.bits = {  # with those of modules that share parameters with one
             name: functools.reduce(operator.or_, (bits[other] for other in self._sharing.get(name, ())), bits[name])
             for name in modules
         }
+        # What one module costs in any case, in parameters.
         self.border = _BORDER * self._size(self.names) / max(len(self.leaves), 1)
 
     def share(self, names: Iterable[str]) -> float:
@@ -87,17 +85,9 @@ class Units:
             name for name in self._modules if name in chosen and not any(inside(name, other) for other in chosen)
         )
 
-    def parts(self, name: str) -> list[str]:
-        """Those that are in another one."""
-        return self._parts.get(name, [])
-
-    def holders(self, name: str) -> list[str]:
-        """Those that hold another one."""
-        return self._holders[name]
-
     def outermost(self) -> list[str]:
         """Those that are in no other but the model itself."""
-        return [name for name in self.names if name and not any(self._holders[name])]
+        return [name for name in self.names if name and not any(self.holders[name])]
 
     def _parameters_of(self, names: Iterable[str]) -> dict[int, Tensor]:
         return {key: p for name in names for key, p in self._held[name].items() if key in self._all}
@@ -108,15 +98,12 @@ class Units:
 
     def _shared(self) -> dict[str, list[str]]:
         """By module, the smallest others that hold one of its parameters too."""
-        holders: dict[int, list[str]] = {}
-        for name in self.names:
-            for parameter in self._modules[name]._parameters.values():
-                if parameter is not None:
-                    holders.setdefault(id(parameter), []).append(name)
+        own = ((name, parameter) for name in self.names for parameter in self._modules[name]._parameters.values())
+        holders = grouped((id(parameter), name) for name, parameter in own if parameter is not None)
         shared: dict[str, list[str]] = {}
         for several in holders.values():
             for name in several if len(several) > 1 else ():
-                for around in (name, *self._holders[name]):
+                for around in (name, *self.holders[name]):
                     shared.setdefault(around, []).extend(
                         other for other in several if other != around and not inside(other, around)
                     )

@@ -1,6 +1,7 @@
 """One cell of a dry run: the twin is called bare and, if that is refused, with a guard around it."""
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -23,9 +24,8 @@ from ..._rules._refusals import explaining
 from ..._show.result import Result
 from ..audit.audit import Audit
 from ..calls import Inputs, autocast, converted, flat, under
-from .births import Births
 from .ghosts import Ghosts, unread
-from .mode import Imagining
+from .mode import Imagining, birth
 from .paths import Decisions, Unknown, paths, raised_by_python
 from .twin import Original, inputs_of
 
@@ -94,18 +94,9 @@ class DryrunCell(Result):
 class Outcome:
     """What one run of a twin came to."""
 
-    outputs: Dtypes = ()
+    cell: DryrunCell  # without a status
     error: Exception | None = None
-    text: str | None = None
-    finding: Finding | None = None
-    repairs: tuple[str, ...] = ()
-    modules: dict[str, Dtypes] = field(default_factory=dict)
-    births: tuple[str, ...] = ()
     own: bool = False  # whether the program itself raised its exception, for values or sizes that it does not want
-
-    @property
-    def what(self) -> tuple[Any, ...]:
-        return self.error is None, self.outputs
 
 
 class Runner:
@@ -124,15 +115,14 @@ class Runner:
         except Unknown as why:
             cell.status, cell.error = "unknown", str(why)
             if bare is not None:
-                cell.error, cell.finding = f"{bare.text}\n  whether a guard helps: {why}", bare.finding
+                cell.error, cell.finding = f"{bare.cell.error}\n  whether a guard helps: {why}", bare.cell.finding
             return None
-        repaired = guarded is not bare and guarded.error is None and bool(guarded.repairs)
+        repaired = guarded is not bare and guarded.error is None and bool(guarded.cell.repairs)
         cell.status = "runs" if bare.error is None else "repaired" if repaired else "refused"
-        cell.error, cell.finding = bare.text, bare.finding
-        last = guarded if repaired else bare
-        cell.outputs, cell.modules, cell.births = last.outputs, last.modules, last.births
-        cell.repairs = last.repairs
-        return bare.error if bare.finding is None else None
+        cell.error, cell.finding = bare.cell.error, bare.cell.finding
+        last = guarded.cell if repaired else bare.cell
+        cell.outputs, cell.modules, cell.births, cell.repairs = last.outputs, last.modules, last.births, last.repairs
+        return bare.error if cell.finding is None else None
 
     def _outcome(self, cell: DryrunCell, mode: ModeName) -> Outcome:
         """What all paths of the program come to, if that is the same."""
@@ -140,21 +130,23 @@ class Runner:
 
         def one(decisions: Decisions) -> Outcome:
             outcome = self._run(cell, mode, decisions)
-            if outcome.finding is not None or mode != "off":  # nobody will raise it
+            if outcome.cell.finding is not None or mode != "off":  # nobody will raise it
                 let_go(outcome.error)
             asked.extend(site for site in decisions.asked if site not in asked)
             return outcome
 
         found = paths(one)
         counted = [outcome for outcome in found if not outcome.own] or found
-        if len({outcome.what for outcome in counted}) > 1:
-            raise Unknown(f"{asked[0]}: {_quoted(asked[0])}decides, by a value that is not computed")
+        if len({(outcome.error is None, outcome.cell.outputs) for outcome in counted}) > 1:
+            line = f"`{asked[0].source}` " if asked[0].source else ""
+            raise Unknown(f"{asked[0]}: {line}decides, by a value that is not computed")
         return counted[0]
 
     def _run(self, cell: DryrunCell, mode: ModeName, decisions: Decisions) -> Outcome:
-        ghosts, outcome = Ghosts(), Outcome()
+        ghosts, outcome = Ghosts(), Outcome(dataclasses.replace(cell))
+        found = outcome.cell
         recorder = Recorder(Findings(self._rules), Watching)
-        imagining = Imagining(ghosts, decisions, recorder, Births(cell.parameters))
+        imagining = Imagining(ghosts, decisions, recorder, cell.parameters)
         model = self._original.twin(ghosts, self._device)
         inputs = inputs_of(self._inputs, cell.inputs, ghosts, self._device)
         region = None if cell.region is None else (self._device.type, cell.region)
@@ -167,26 +159,33 @@ class Runner:
             try:
                 with under(mode), Audit(recorder, [model]), autocast(region):
                     for leaf in inputs.tensors():
-                        recorder.lineage.set(leaf.tensor, _argument(leaf.path, leaf.tensor))
+                        born = Node(f"argument `{leaf.path}`", here(), leaf.tensor.dtype, named=True)
+                        recorder.lineage.set(leaf.tensor, born)  # as the lines of a refusal name it
                     result = model(*inputs.args, **inputs.kwargs)
             except Exception as error:
                 outcome.error = error
             else:
-                outcome.outputs = tuple(leaf.dtype for _, leaf in flat(result) if isinstance(leaf, torch.Tensor))
-        outcome.repairs = tuple(dict.fromkeys(f"`{c.argument}` of {c.function} from {dtype_title(c.from_dtype)} to "
-                                              f"{dtype_title(c.to_dtype)}" for c in casts()))  # fmt: skip
-        outcome.modules = {path: tuple(dtypes) for path, dtypes in imagining.modules.items()}
-        outcome.births = imagining.births.lines(recorder)
+                found.outputs = tuple(leaf.dtype for _, leaf in flat(result) if isinstance(leaf, torch.Tensor))
+        found.repairs = tuple(dict.fromkeys(f"`{c.argument}` of {c.function} from {dtype_title(c.from_dtype)} to "
+                                            f"{dtype_title(c.to_dtype)}" for c in casts()))  # fmt: skip
+        found.modules = {path: tuple(dtypes) for path, dtypes in imagining.modules.items()}
+        found.births = _births(imagining.births, recorder, cell.parameters)
         if outcome.error is not None:
-            outcome.finding = _refusal(recorder)
-            outcome.own = outcome.finding is None and raised_by_python(outcome.error.__traceback__)
-            outcome.text = _error_text(outcome.error, outcome.finding)
+            found.finding = _refusal(recorder)
+            outcome.own = found.finding is None and raised_by_python(outcome.error.__traceback__)
+            found.error = _error_text(outcome.error, found.finding)
         return outcome
 
 
-def _argument(path: str, tensor: torch.Tensor) -> Node:
-    """The birth of an input, as the lines of a refusal name it."""
-    return Node(f"argument `{path}`", here(), tensor.dtype, named=True)
+def _births(made: Iterable[str], recorder: Recorder, parameters: torch.dtype | None) -> tuple[str, ...]:
+    """Where floating dtypes are born that parameters do not have: of nothing, by a cast, or by promotion."""
+    found = dict.fromkeys(made)
+    for cast, site in recorder.findings.casts():
+        other = cast.to_dtype is not parameters and cast.to_dtype.is_floating_point
+        if other and cast.kind in ("explicit", "promotion"):
+            what = site.expression or f"{cast.op} of {name_of(cast.from_dtype)}"  # without the program's source
+            found[birth(what, cast.site, cast.to_dtype)] = None
+    return tuple(found)
 
 
 def _refusal(recorder: Recorder) -> Finding | None:
@@ -205,7 +204,3 @@ def _error_text(error: Exception, finding: Finding | None) -> str:
         return "\n".join([f"{finding.site}: {finding.message}", *(f"  {line}" for line in lines)])
     site, _, _ = raised_at(error.__traceback__)
     return f"{site}: {type(error).__name__}: {error}".partition("\n")[0]
-
-
-def _quoted(site: Any) -> str:
-    return f"`{site.source}` " if site.source else ""

@@ -13,13 +13,7 @@ from .table import no_cell
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the table.
-
-    Raises:
-        Failed: a dtype that is required does not run.
-        Raised: the model raises something itself.
-        Usage: if a function is not there, or gives something else.
-    """
+    """Print the table."""
     try_files(options)
     with refusing():
         regions = [_region(name) for name in options.region]
@@ -49,11 +43,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _region(name: str) -> torch.dtype | None:
-    """What `--region` names: a dtype of a region, or none.
-
-    Raises:
-        ValueError: it names neither.
-    """
+    """What `--region` names: a dtype of a region, or none."""
     legal = {"none" if one is None else name_of(one): one for one in REGIONS}
     if name.lower() in legal:
         return legal[name.lower()]

@@ -81,11 +81,7 @@ def dryrun(
 
 @unrecorded
 def tabled(model: nn.Module, batch: Any, dtype: Any = None, region: Any = REGIONS, device: Any = None) -> DryrunTable:
-    """What `dryrun` does.
-
-    Raises:
-        Undrawn: there is no batch.
-    """
+    """What `dryrun` does; raises Undrawn where there is no batch."""
     original, root = Original(model), root_of(model)
     asked = read("dtype", DTYPES if dtype is None else dtype, FLOATING)
     regions = read("region", region, REGIONS)
@@ -115,12 +111,7 @@ def tabled(model: nn.Module, batch: Any, dtype: Any = None, region: Any = REGION
 def computes_in(model: nn.Module, batch: Any, tool: str) -> dict[str, tuple[torch.dtype, ...]]:
     """By the path of each module, the floating dtypes in which it computes, with parameters and batch as they are.
 
-    Args:
-        model, batch: as for `dryrun`.
-        tool: what the user called.
-
-    Raises:
-        Exceptions of the model; and RuntimeError where a value decides that is not computed.
+    Raises exceptions of the model, and RuntimeError where a value decides that is not computed.
     """
     original, root = Original(model), root_of(model)
     place = next((tensor.device for tensor in root.parameters() if tensor.device.type != "meta"), torch.device("cpu"))

@@ -13,19 +13,24 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
+from ..._core.base.dtypes import name_of
 from ..._core.base.modes import Mode
 from ..._core.base.numbers import drawn
 from ..._engine.operands import operands
 from ..._engine.ops import Operator, operator_of
 from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.sites import here
-from .births import Births
 from .ghosts import Ghosts
 from .paths import Decisions, unknown
 from .sizes import check_sizes, on_meta, sized
 from .verdicts import Answer, Region, alone, answer, is_listed
 
 SMALL = 2**18  # elements of a tensor that is computed
+
+
+def birth(what: str, site: object, dtype: torch.dtype) -> str:
+    """The birth of a dtype at a line, as results tell it."""
+    return f"{what} at {site}: {name_of(dtype)}"
 
 
 def _kind(tensor: Tensor) -> str:
@@ -35,11 +40,14 @@ def _kind(tensor: Tensor) -> str:
 class Imagining(Mode):
     """Computes what is small, and imagines the rest."""
 
-    def __init__(self, ghosts: Ghosts, decisions: Decisions, recorder: Recorder, births: Births) -> None:
+    def __init__(
+        self, ghosts: Ghosts, decisions: Decisions, recorder: Recorder, parameters: torch.dtype | None
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.ghosts, self.decisions, self.births = ghosts, decisions, births
+        self.ghosts, self.decisions = ghosts, decisions
         self.modules: dict[str, dict[torch.dtype, None]] = {}
-        self._recorder = recorder
+        self.births: dict[str, None] = {}  # where tensors are made of nothing, of another dtype than the parameters'
+        self._recorder, self._parameters = recorder, parameters
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         __tracebackhide__ = True
@@ -93,8 +101,9 @@ class Imagining(Mode):
         for tensor in operands([out], {}):
             if tensor.is_floating_point():
                 self.modules.setdefault(path, {})[tensor.dtype] = None
-                if not operands(args, {}):
-                    self.births.born(tensor.dtype)
+                if tensor.dtype is not self._parameters and not operands(args, {}):
+                    site = here()
+                    self.births[birth(site.expression, site, tensor.dtype)] = None
 
     def _read(self, func: Any, args: Any, kwargs: Any, ghostly: list[Tensor]) -> Any:
         """A number of Python of tensors that have no values: yes or no is decided, all else is not known."""

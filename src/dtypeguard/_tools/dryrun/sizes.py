@@ -59,9 +59,7 @@ def _ask(func: Any, args: Any, kwargs: Any) -> Any:
 def sized(func: Any, args: Any, kwargs: Any, ghosts: Ghosts) -> Any:
     """What comes out; of another dtype and device, and with values without a meaning.
 
-    Raises:
-        Exception: if sizes are wrong, which is the program's own error.
-        Unknown: if they depend on values that are not computed.
+    Raises the program's own error if sizes are wrong, and Unknown if they depend on values that are not computed.
     """
     found = on_meta(func, args, kwargs)
     if not isinstance(found, Exception):

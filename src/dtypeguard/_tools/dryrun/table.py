@@ -58,7 +58,7 @@ class DryrunTable(Drawn):
     def __getitem__(self, key: tuple[Dtype, Dtype, Dtype]) -> DryrunCell:
         if not isinstance(key, tuple) or len(key) != 3:
             raise TypeError(f"table[{key!r}]: write table[parameters, inputs, region], three dtypes or their names")
-        wanted = tuple(map(_dtype, key))
+        wanted = tuple(None if value is None else dtype_of(value, "dtype") for value in key)
         found = next((cell for cell in self.cells if _key(cell) == wanted), None)
         if found is None:
             other = next((dtype for dtype in wanted if dtype is not None and dtype not in FLOATING), None)
@@ -284,10 +284,6 @@ def _each_helps(cells: list[DryrunCell]) -> list[str]:
 def _details(cells: list[DryrunCell]) -> list[str]:
     """The lines at which the dtype of an operand was born."""
     return [f"  {line}" for line in (cells[0].error or "").split("\n")[1:]]
-
-
-def _dtype(value: Any) -> torch.dtype | None:
-    return None if value is None else dtype_of(value, "dtype")
 
 
 def _listed(dtypes: Iterable[torch.dtype | None]) -> str:

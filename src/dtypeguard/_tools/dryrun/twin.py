@@ -42,28 +42,27 @@ class Original:
         """A model that shares nothing with the user's, without a guard, and in the user's dtypes."""
         memo: dict[int, Any] = {}
         for tensor in _all_tensors(self._root):
-            if type(tensor) is nn.Parameter:
-                data = tensor.detach().clone() if self._few else _ghost(ghosts, tensor, device)
-                twin = memo[id(tensor)] = nn.Parameter(data, tensor.requires_grad)
-                vars(twin).update(vars(tensor))
-            elif type(tensor) in (Tensor, nn.Buffer):
-                memo[id(tensor)] = self._copy(ghosts, tensor, device)
+            if type(tensor) in (nn.Parameter, Tensor, nn.Buffer):
+                memo[id(tensor)] = self._copied(ghosts, tensor, device)
         try:
             model: nn.Module = copy.deepcopy(self._root, memo)
         except Exception as error:
-            raise TypeError(
-                f"{type(self._root).__name__} cannot be copied, so it cannot be run dry: {error}"
-            ) from error
+            told = f"{type(self._root).__name__} cannot be copied, so it cannot be run dry: {error}"
+            raise TypeError(told) from error
         return unguard(model)
 
-    def _copy(self, ghosts: Ghosts, tensor: Tensor, device: torch.device) -> Tensor:
-        small = tensor.numel() <= SMALL or (self._few and tensor.numel() <= FEW)
-        there = small and not tensor.is_meta
-        return tensor.detach().clone() if there else _ghost(ghosts, tensor, device)
-
-
-def _ghost(ghosts: Ghosts, tensor: Tensor, device: torch.device) -> Tensor:
-    return ghosts.of(tensor.detach(), device=device if tensor.is_meta else tensor.device)
+    def _copied(self, ghosts: Ghosts, tensor: Tensor, device: torch.device) -> Tensor:
+        """The values of a tensor where they are few and there, else a ghost; of parameters all are copied, or none."""
+        parameter = type(tensor) is nn.Parameter
+        few = (self._few and tensor.numel() <= FEW) or (not parameter and tensor.numel() <= SMALL)
+        if few and not tensor.is_meta:
+            data = tensor.detach().clone()
+        else:
+            data = ghosts.of(tensor.detach(), device=device if tensor.is_meta else tensor.device)
+        if parameter:
+            data = nn.Parameter(data, tensor.requires_grad)
+            vars(data).update(vars(tensor))
+        return data
 
 
 def _all_tensors(root: nn.Module) -> Iterator[Tensor]:

@@ -56,7 +56,6 @@ class Answer(NamedTuple):
 
     error: tuple[type[Exception], str] | None
     outputs: tuple[tuple[torch.dtype, torch.device] | None, ...]
-    how: str  # it was asked
 
 
 _answers: dict[Any, Answer] = {}
@@ -115,7 +114,7 @@ def _ask(func: Any, leaves: list[Any], spec: Any, region: Region, values: Any) -
         # PyTorch chose this kernel for these dtypes. Asked with others, cuDNN's ends the process (torch 2.11).
         out = call(*made(_Size.OWN, lambda dtype: dtype, "meta"))
         outputs = [kind and (kind[0], tensors[0].device) for kind in map(_kind, _pytree.tree_leaves(out))]
-        return Answer(None, tuple(outputs), _Size.OWN.value)
+        return Answer(None, tuple(outputs))
     numbers = {leaf for leaf in leaves if type(leaf) is int and leaf > 1}
     for size in (_Size.ONE, _Size.ONES, _Size.OWN):
         if size is _Size.OWN and sum(t.numel() for t in tensors) > AFFORDABLE:
@@ -135,12 +134,12 @@ def _ask(func: Any, leaves: list[Any], spec: Any, region: Region, values: Any) -
         try:
             out = call(*made(size, lambda dtype: dtype))
         except Exception as refusal:
-            return Answer((type(refusal), str(refusal)), (), size.value)
+            return Answer((type(refusal), str(refusal)), ())
         if size is not _Size.OWN and _refusal(functools.partial(call, *made(_Size.TWO, ordinary))) is None:
             error = _refusal(functools.partial(call, *made(_Size.TWO, lambda dtype: dtype)))
             if error is not None and is_about_dtypes(error):
-                return Answer((type(error), str(error)), (), _Size.TWO.value)
-        return Answer(None, tuple(map(_kind, _pytree.tree_leaves(out))), size.value)
+                return Answer((type(error), str(error)), ())
+        return Answer(None, tuple(map(_kind, _pytree.tree_leaves(out))))
     return None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 from torch.overrides import BaseTorchFunctionMode
 
@@ -19,10 +19,9 @@ from .table import Format
 
 
 class _Running(threading.local):
-    """The calls of one thread: whether rounding is on, and the names of the modules that run."""
+    """The calls of one thread: the names of the modules that run."""
 
     def __init__(self) -> None:
-        self.on = False
         self.names: list[str] = []
 
 
@@ -42,30 +41,20 @@ class _Emulation:
     @contextlib.contextmanager
     def inside(self, name: str) -> Iterator[None]:
         """A module runs; the outermost one turns the rounding on."""
-        running = self.running
-        running.names.append(name)
+        names = self.running.names
+        names.append(name)
         try:
-            if running.on:
-                yield
-                return
-            running.on = True
-            try:
-                with contextlib.ExitStack() as stack:
+            with contextlib.ExitStack() as stack:
+                if len(names) == 1:
                     if self.attention is not None:
                         stack.enter_context(apart())
-                    stack.enter_context(self._products().on())
+                    seed, self.forwards = self.forwards, self.forwards + 1
+                    products = Products(self.model, self.formats, lambda: names[-1], self.attention, seed=seed)
+                    stack.enter_context(products.on())
                     stack.enter_context(BaseTorchFunctionMode())  # beside one, a whole layer is not one kernel
-                    yield
-            finally:
-                running.on = False
+                yield
         finally:
-            running.names.pop()
-
-    def _products(self) -> Products:
-        self.forwards += 1
-        return Products(
-            self.model, self.formats, lambda: self.running.names[-1], self.attention, seed=self.forwards - 1
-        )
+            names.pop()
 
 
 class _Rounded:
@@ -133,8 +122,6 @@ def apart() -> Iterator[None]:
         yield
 
 
-def _by_products(following: Any, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
-                 dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
-                 enable_gqa: bool = False) -> Any:  # fmt: skip
+def _by_products(following: Any, *args: Any, **kwargs: Any) -> Any:
     math: Any = torch.ops.aten._scaled_dot_product_attention_math
-    return math(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
+    return math(*args, **kwargs)[0]

@@ -16,7 +16,7 @@ from ..._core.base import private
 from ..._core.base.modes import Mode
 from ..._engine.operands import native, operands
 from ..._engine.ops import Operator, operator_of
-from .origins import Marks, Origins
+from .origins import Marks, Names, Origins, names_of
 from .rounding import rounded
 from .table import WHOLE, Format
 
@@ -54,17 +54,11 @@ class Told(Protocol):
 
 @dataclass(slots=True)
 class Weights:
-    """The weights of a module's products.
+    """The weights of a module's products."""
 
-    Attributes:
-        sizes: how many numbers each parameter has that they are made of.
-        shapes: of each product: over how many numbers it sums, and how many come out.
-        convolves: whether one is a convolution.
-    """
-
-    sizes: dict[str, int] = field(default_factory=dict)
-    shapes: set[tuple[int, int]] = field(default_factory=set)
-    convolves: bool = False
+    sizes: dict[str, int] = field(default_factory=dict)  # of each parameter that they are made of
+    shapes: set[tuple[int, int]] = field(default_factory=set)  # how many numbers a product sums, how many come out
+    convolves: bool = False  # whether one is a convolution
 
     @property
     def count(self) -> int:
@@ -87,33 +81,25 @@ class Products(Mode):
     """Rounds the operands of matrix products, by the module that computes them.
 
     A product has a weight if one operand is a parameter, or computed from parameters alone; others are attention's.
-
-    Attributes:
-        weights: of each module that has products with weights.
-        origins: where the tensors of this run come from.
-        kernels: modules that compute products in one kernel with other things.
     """
 
     def __init__(
         self, model: nn.Module, formats: Mapping[str, Format], where: Callable[[], str | None],
         attention: Format | None = None, told: Told | None = None, seed: int = 0,
     ) -> None:  # fmt: skip
-        """Round for these modules, and where `attention` is given its products too.
+        """Round for these modules, of which `where` names the one that runs, and for attention where it has a format.
 
-        Args:
-            where: gives the name of the module that runs.
-            told: what is rounded in forward.
-            seed: of stochastic rounding.
+        `told` is told of what is rounded in forward; `seed` is that of stochastic rounding.
         """
         super().__init__()
         self._formats, self._where, self._attention, self._told = formats, where, attention, told
-        self.origins = Origins(model)
-        self.weights: dict[str, Weights] = {}
-        self.kernels: set[str] = set()
+        self.origins = Origins(model)  # of the tensors of this run
+        self.weights: dict[str, Weights] = {}  # of each module that has products with weights
+        self.kernels: set[str] = set()  # modules that compute products in one kernel with other things
         self._model, self._sizes = model, {name: p.numel() for name, p in model.named_parameters()}
-        self._activations = Marks()  # of the modules that multiply them
+        self._activations = Marks[Names]()  # of the modules that multiply them
         self._nodes: dict[int, Format] = {}  # of the graph, by number: the format of their products
-        self._used: dict[frozenset[str], Format] = {}  # by the parameters of a weight
+        self._used: dict[Names, Format] = {}  # by the parameters of a weight
         self._below = False  # whether what runs was called below autograd
         self._seed, self._generators = seed, dict[torch.device, torch.Generator]()
         self._last = _Last()
@@ -168,7 +154,7 @@ class Products(Mode):
         if made_of is None or name is None:
             self.origins.follow(op, [one, two], out)
         else:
-            self.origins.products.set(out, frozenset([name]))
+            self.origins.products.set(out, Names([name]))
         return out
 
     def _weighed(self, one: Tensor, two: Tensor) -> int | None:
@@ -196,7 +182,7 @@ class Products(Mode):
             to = self._attention if self.origins.products.get(one) and self.origins.products.get(two) else None
         else:
             weight, sums = (two, other) if made_of else (one, axis)
-            origins, to = self.origins.weight(weight) or frozenset(), self._formats.get(name)
+            origins, to = self.origins.weight(weight) or Names(), self._formats.get(name)
             held = self.weights.setdefault(name, Weights())
             held.sizes.update((origin, self._sizes[origin]) for origin in origins)
             held.convolves |= weight is two and axis == 1 and weight.ndim > 2
@@ -208,7 +194,7 @@ class Products(Mode):
                 self._nodes[private.next_sequence() - 1] = to
             for place, tensor in enumerate((one, two)):
                 if place != made_of:
-                    self._activations.set(tensor, frozenset([name]))
+                    self._activations.set(tensor, Names([name]))
         return to
 
     def _role(self, tensor: Tensor, back: bool) -> str:
@@ -296,7 +282,7 @@ class Products(Mode):
         if to is None and isinstance(node, torch.autograd.function.BackwardCFunction):
             weights = (self.origins.weight(tensor) for tensor in (one, two))
             to = next((self._used[origins] for origins in weights if origins in self._used), None)
-            names = self._activations.all([one, two])
+            names = names_of(self._activations, [one, two])
             to = to or next((self._formats[name] for name in sorted(names) if name in self._formats), None)
         return to
 

@@ -18,14 +18,9 @@ _POWERS = -127.0, 127.0  # exponents of e8m0
 def rounded(
     tensor: Tensor, to: Format, axis: int = -1, role: str = "activation", generator: torch.Generator | None = None
 ) -> Tensor:
-    """The values that a tensor has in a format, in its own dtype.
+    """The values that a floating tensor has in a format, in its own dtype.
 
-    Args:
-        tensor: floating.
-        to: the format.
-        axis: along which a product sums: blocks lie there.
-        role: "weight", "activation" or "gradient".
-        generator: of stochastic rounding.
+    A product sums along `axis`, where blocks lie; `role` is "weight", "activation" or "gradient".
     """
     if not tensor.numel() or not tensor.ndim:
         return tensor
@@ -50,25 +45,21 @@ def _scaled(
 ) -> Tensor:
     """Values of which each block has a scale; blocks are of rows, and of elements along the last axis."""
     rows, along = block
-    shape = values.shape
+    shape, height = values.shape, values.shape[-2] if values.ndim > 1 else 1
     if rows == WHOLE:  # one scale for all
-        blocks = values.reshape(1, 1, 1, -1)
+        blocks = values.reshape(1, -1)
     else:
-        blocks = values.reshape(-1, shape[-2] if values.ndim > 1 else 1, shape[-1])
+        blocks = values.reshape(-1, height, shape[-1])
         if rows > 1:
-            blocks = torch.nn.functional.pad(blocks, (0, 0, 0, -blocks.shape[1] % rows))
-        blocks = torch.unflatten(torch.unflatten(blocks, -1, (-1, along or shape[-1])), 1, (-1, rows))
-        blocks = blocks.transpose(2, 3).flatten(0, 2).unsqueeze(0)  # [1, blocks, rows, elements]
+            blocks = torch.nn.functional.pad(blocks, (0, 0, 0, -height % rows))
+        blocks = torch.unflatten(torch.unflatten(blocks, -1, (-1, along or shape[-1])), 1, (-1, rows)).transpose(2, 3)
     largest = blocks.abs().amax((-1, -2), keepdim=True)
     scale, inverse = _scales(largest, element, to)
     found = blocks * inverse if inverse is not None else blocks / scale
     found = _to_element(found, element, noise).mul_(scale)
-    if rows == WHOLE:
-        return found.view(shape)
-    count = -(-shape[-2] // rows) if values.ndim > 1 else 1
-    width = shape[-1] // (along or shape[-1])
-    found = found.view(-1, count, width, rows, along or shape[-1]).transpose(2, 3).flatten(-2).flatten(1, 2)
-    return found[:, : shape[-2] if values.ndim > 1 else 1].reshape(shape)
+    if rows != WHOLE:
+        found = found.transpose(2, 3).flatten(3).flatten(1, 2)[:, :height]
+    return found.reshape(shape)
 
 
 def _scales(largest: Tensor, element: Element, to: Format) -> tuple[Tensor, Tensor | None]:

@@ -17,23 +17,14 @@ from ..._core.base.pyproject import near
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """The numbers that one element can be.
-
-    Attributes:
-        bits: of one element.
-        digits: of the significand, behind the point.
-        lowest: the exponent from which on the spacing no longer shrinks; that of an integer is its largest.
-        largest: what is larger becomes this.
-        least: the smallest, where it is not the negative of the largest.
-        infinite: whether what is larger becomes infinite instead.
-    """
+    """The numbers that one element can be."""
 
     bits: float
-    digits: int
-    lowest: int
-    largest: float
-    least: float | None = None
-    infinite: bool = False
+    digits: int  # of the significand, behind the point
+    lowest: int  # the exponent from which on the spacing no longer shrinks; that of an integer is its largest
+    largest: float  # what is larger becomes this
+    least: float | None = None  # the smallest, where it is not the negative of the largest
+    infinite: bool = False  # whether what is larger becomes infinite instead
 
 
 class Scale(Enum):
@@ -57,33 +48,19 @@ WHOLE = 0  # as a size of a block: all there is along this axis
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """What becomes of the operands of a matrix product.
+    """What becomes of the operands of a matrix product."""
 
-    Attributes:
-        name: with its options, as the caller wrote it.
-        element: of weights and activations.
-        gradient: the element of gradients.
-        up: whether a power of two is rounded up, so that nothing saturates, as torchao and cuBLAS do by default.
-        scale: of a block.
-        block: of a weight: rows, and elements along the contraction axis.
-        tile: of an activation or a gradient.
-        multiple: what a weight's axes must be divisible by, for kernels to take it.
-        activations: whether these are rounded too.
-        stochastic: whether rounding is up or down at random, the nearer the likelier.
-        rotated: whether a random Hadamard transform along the contraction axis spreads outliers first.
-    """
-
-    name: str
-    element: Element
-    scale: Scale = Scale.NONE
-    block: tuple[int, int] = (WHOLE, WHOLE)
-    tile: tuple[int, int] = (WHOLE, WHOLE)
-    multiple: int = 1
-    activations: bool = True
-    gradient: Element | None = None
-    up: bool = False
-    stochastic: bool = False
-    rotated: bool = False
+    name: str  # with its options, as the caller wrote it
+    element: Element  # of weights and activations
+    scale: Scale = Scale.NONE  # of a block
+    block: tuple[int, int] = (WHOLE, WHOLE)  # of a weight: rows, and elements along the contraction axis
+    tile: tuple[int, int] = (WHOLE, WHOLE)  # of an activation or a gradient
+    multiple: int = 1  # what a weight's axes must be divisible by, for kernels to take it
+    activations: bool = True  # whether these are rounded too
+    gradient: Element | None = None  # the element of gradients
+    up: bool = False  # whether a power of two is rounded up: nothing saturates, as torchao and cuBLAS do by default
+    stochastic: bool = False  # whether rounding is up or down at random, the nearer the likelier
+    rotated: bool = False  # whether a random Hadamard transform along the contraction axis spreads outliers first
 
     @property
     def bits(self) -> float:
@@ -127,12 +104,7 @@ _ALIASES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
 
 
 def format_of(value: object) -> Format:
-    """The row of a format's name, with its options: `nvfp4`, `int4:64`, `mxfp8:e5m2`, `nvfp4:sr:hadamard`.
-
-    Raises:
-        TypeError: if it is neither a string nor a dtype.
-        ValueError: if there is no such format, or it has no such option.
-    """
+    """The row of a format's name, with its options: `nvfp4`, `int4:64`, `mxfp8:e5m2`, `nvfp4:sr:hadamard`."""
     if not isinstance(value, str | torch.dtype):
         kind = type(value).__name__
         raise TypeError(f"compare: format={value!r} is of type {kind}: pass a name, or a tuple of names")
