@@ -7,25 +7,10 @@ import libcst as cst
 import torch
 
 from ..._core.base.dtypes import HALF
-from .code import (
-    WIDER_INTEGER,
-    At,
-    Candidate,
-    cast,
-    casts_in,
-    dtype_argument,
-    dtype_code,
-    in_function,
-    is_cast,
-    joined,
-    names_in,
-    retyped,
-    spelt,
-    uncast,
-)
-from .names import Source
+from .casts import WIDER_INTEGER, Source
+from .code import At, joined
 from .program import Run, State
-from .source import Node, Scope
+from .source import Candidate, Node, Scope
 
 
 @dataclass(frozen=True)
@@ -77,13 +62,13 @@ def without_needless(edited: Edited) -> Iterator[Candidate]:
     done = [one for one in run.casts if one.file == source.file and one.kind == "explicit"]
     for call in source.of(cst.Call):
         inner, place = source.on(call), source.range(call)
-        new = is_cast(source, call) and not call.args and edited.wrote(call)
+        new = source.is_cast(call) and not call.args and edited.wrote(call)
         ran = (source.file, place.start.line) in run.results
         casts = any(
             one.end == (place.end.line, place.end.column) if one.end else one.line in edited.lines(call) for one in done
         )
         if new and ran and inner is not None and not casts:
-            yield [uncast(source, inner, call)]
+            yield [source.uncast(inner, call)]
     for assign in source.of(cst.Assign):
         same = len(assign.targets) == 1 and source.code(assign.targets[0].target) == source.code(assign.value)
         if same and edited.wrote(assign):
@@ -101,15 +86,15 @@ def all_operands(edited: Edited) -> Iterator[Candidate]:
         statement = source.statement_at(line) if edited.after.was(file, line) not in before else None
         if statement is None or edited.wrote(statement):
             continue
-        names = [one.node for one in names_in(At(source, statement)) if isinstance(one.node, cst.BaseExpression)]
+        names = [one.node for one in At(source, statement).names() if isinstance(one.node, cst.BaseExpression)]
         made = [value for name in names for value in source.definitions(name)[:1]]
         made = [value for value in made if source.scope(value) is source.scope(statement)]
         if any(edited.wrote(value) and _is_born_wide(source, value) for value in made):
             rest = [At(source, statement)]
             if isinstance(source.scope(statement), cst.FunctionDef):  # else it may be what the program is given
                 rest += [At(source, value) for value in made if not edited.wrote(value)]
-            calls = [call for one in rest for call in casts_in(one, torch.float32)]
-            yield joined([next(retyped(call, torch.float32), []) for call in calls])
+            calls = [call for one in rest for call in one.casts(torch.float32)]
+            yield joined([next(call.retyped(torch.float32), []) for call in calls])
 
 
 def all_totals(edited: Edited) -> Iterator[Candidate]:
@@ -135,7 +120,7 @@ def all_totals(edited: Edited) -> Iterator[Candidate]:
 
 def _is_born_wide(source: Source, value: Node) -> bool:
     """Whether an expression is wide without a cast, which would only be for what that line computes."""
-    return not any(is_cast(source, call) for call in source.below(value, cst.Call))
+    return not any(source.is_cast(call) for call in source.below(value, cst.Call))
 
 
 def _mixing(run: Run, file: str) -> set[int]:
@@ -163,10 +148,10 @@ def same_results(edited: Edited) -> Iterator[Candidate]:
         own = list(_own(edited, function))
         yield from (source.after(value, text) for text in own for value in values)
         for at in [At(source, value) for value in values]:
-            for text in in_function(at) if dtype in HALF else [f".to({dtype_code(dtype, source)})"]:
+            for text in at.in_function() if dtype in HALF else [f".to({source.dtype_code(dtype)})"]:
                 yield source.after(at.node, text)
             if dtype in HALF and not own:  # else other callers may have another one
-                yield cast(at, dtype, spelt(dtype, source))
+                yield at.cast(dtype, source.spelt(dtype))
 
 
 def _own(edited: Edited, function: Scope) -> Iterator[str]:
@@ -174,7 +159,7 @@ def _own(edited: Edited, function: Scope) -> Iterator[str]:
     old = edited.old
     named = [one for one in old.of(cst.FunctionDef) if isinstance(function, cst.FunctionDef)]
     for call in [call for one in named if _name(one) == _name(function) for call in old.below(one, cst.Call)]:
-        said, inner = dtype_argument(old, call) if is_cast(old, call) else None, old.on(call)
+        said, inner = old.dtype_argument(call) if old.is_cast(call) else None, old.on(call)
         if said is not None and inner is not None and not old.code(said.value).startswith(f"{old.torch()}."):
             yield old.code(call).removeprefix(old.code(inner))
 

@@ -10,9 +10,9 @@ from ..._core.base.dtypes import FLOATING, HALF
 from ..._engine.watch.findings import Conversion
 from ..._engine.watch.rule import Finding, Severity
 from ..._engine.watch.selection import reaches
-from .code import CASTING, WIDER_INTEGER, Candidate
+from .casts import CASTING, WIDER_INTEGER
 from .left import Sample
-from .source import apply
+from .source import Candidate, apply
 
 Texts = Mapping[str, str]
 Line = tuple[str, int]  # a file, and a number

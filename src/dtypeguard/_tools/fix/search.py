@@ -17,17 +17,17 @@ from ..._core.base.frames import installed
 from ..._engine.watch.rule import RULES, Finding, Severity
 from ..._show.report.causes import Cause, causes_of, loses, settles
 from . import blocks, classes, moves, numbers, reasons, training
-from .code import MOVES, Candidate, Place
+from .casts import Source
+from .code import MOVES, Place
 from .compared import born_elsewhere, removed_beside, still_found
 from .finish import MORE, WAYS, Edited, Way, same_results
 from .left import all_near
 from .measured import ErrorChange, Errors, errors_of
-from .names import Source
 from .outputs import near, skeletons_agree
 from .program import Run, State, Texts, key_of, same_place
 from .reasons import Refusal
 from .screen import KEPT, Runner, Screen
-from .source import Change, Unfit
+from .source import Candidate, Change, Unfit
 
 ALL = (blocks, classes, moves, numbers, training)  # importing them enters their moves
 _TRIES = 24  # candidates for one cause

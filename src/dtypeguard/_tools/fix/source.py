@@ -29,9 +29,17 @@ class Change:
     text: str
 
 
-def argument(call: cst.Call, name: str) -> cst.Arg | None:
+def arguments(call: Node) -> Sequence[cst.Arg]:
+    """The arguments of a call; none of what is no call."""
+    return call.args if isinstance(call, cst.Call) else ()
+
+
+def argument(call: Node, name: str) -> cst.Arg | None:
     """The argument that a call passes by a name."""
-    return next((arg for arg in call.args if arg.keyword is not None and arg.keyword.value == name), None)
+    return next((arg for arg in arguments(call) if arg.keyword is not None and arg.keyword.value == name), None)
+
+
+Candidate = list[Change]
 
 
 class Unfit(Exception):
@@ -187,6 +195,19 @@ class Text:
         if place:
             return Change(self.file, self.extent(call.args[place - 1].value)[1], self.extent(argument.value)[1], "")
         return Change(self.file, self.extent(argument)[0], self.extent(call.args[1])[0], "")
+
+    def add_argument(self, call: cst.Call, text: str) -> Change:
+        """One more argument of a call, behind the others."""
+        if not call.args:
+            end = self.extent(call)[1] - len(call.rpar) - 1
+            return Change(self.file, end, end, text)
+        end = self.extent(call.args[-1].value)[1]
+        return Change(self.file, end, end, f", {text}")
+
+    def keyword(self, call: cst.Call, name: str, value: str) -> list[Change]:
+        """A call with a keyword argument of this value."""
+        said = argument(call, name)
+        return [self.add_argument(call, f"{name}={value}") if said is None else self.replace(said.value, value)]
 
     def around(self, node: Node, before: str, after: str) -> list[Change]:
         begin, end = self.extent(node)
