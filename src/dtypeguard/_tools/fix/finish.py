@@ -9,7 +9,7 @@ import torch
 from ..._core.base.dtypes import HALF
 from .casts import WIDER_INTEGER, Source
 from .code import At, joined
-from .program import Run, State
+from .program import Run, Tried
 from .source import Candidate, Node, Scope
 
 
@@ -22,17 +22,13 @@ class Edited:
         old: the file without it.
         before: the program without it.
         after: the program with it.
-        base: what ran before.
-        run: what ran with the edit.
         written: the lines that are the edit's, by their numbers.
     """
 
     source: Source
     old: Source
-    before: State
-    after: State
-    base: Run
-    run: Run
+    before: Tried
+    after: Tried
     written: frozenset[int]
 
     def lines(self, node: Node) -> range:
@@ -45,10 +41,10 @@ class Edited:
     def narrowed(self, node: Node) -> torch.dtype | None:
         """The dtype of what an expression gave before the edit, if that was narrower than it is with it."""
         file, numbers = self.source.file, self.lines(node)
-        found = [self.run.results[file, line] for line in numbers if (file, line) in self.run.results]
-        was = {self.after.was(file, line) for line in numbers}
-        known = self.base.results.items()
-        old = [dtype for (where, line), dtype in known if where == file and self.before.was(file, line) in was]
+        places = [(file, line) for line in numbers]
+        found = [self.after.run.results[place] for place in places if place in self.after.run.results]
+        was, known = self.after.lines(places), self.before.run.results.items()
+        old = [dtype for place, dtype in known if (place[0], self.before.state.was(*place)) in was]
         if not found or not old or len({*found}) > 1 or len({*old}) > 1:
             return None
         narrow = old[0] in HALF if found[0].is_floating_point else old[0] in WIDER_INTEGER
@@ -58,7 +54,7 @@ class Edited:
 
 def without_needless(edited: Edited) -> Iterator[Candidate]:
     """Deletes casts of its own that cast nothing, and assignments of a variable to itself."""
-    source, run = edited.source, edited.run
+    source, run = edited.source, edited.after.run
     done = [one for one in run.casts if one.file == source.file and one.kind == "explicit"]
     for call in source.of(cst.Call):
         inner, place = source.on(call), source.range(call)
@@ -81,9 +77,9 @@ def all_operands(edited: Edited) -> Iterator[Candidate]:
     A line would mix what the edit has widened with what is half as it was.
     """
     source, file = edited.source, edited.source.file
-    before = {edited.before.was(file, line) for line in _mixing(edited.base, file)}
-    for line in sorted(_mixing(edited.run, file)):
-        statement = source.statement_at(line) if edited.after.was(file, line) not in before else None
+    before = {edited.before.state.was(file, line) for line in _mixing(edited.before.run, file)}
+    for line in sorted(_mixing(edited.after.run, file)):
+        statement = source.statement_at(line) if edited.after.state.was(file, line) not in before else None
         if statement is None or edited.wrote(statement):
             continue
         names = [one.node for one in At(source, statement).names() if isinstance(one.node, cst.BaseExpression)]

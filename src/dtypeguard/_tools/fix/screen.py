@@ -5,7 +5,7 @@ from typing import Protocol
 
 from ..._show.report.causes import Cause
 from .compared import born_elsewhere, still_found
-from .program import Run, State, Texts
+from .program import Run, State, Texts, Tried
 
 # The faults that make no number wrong by themselves: an edit that is safe leaves what is printed, nearly, and whether
 # they are there is seen without following values.
@@ -56,5 +56,5 @@ class Screen:
             self._found[values] = set(map(State({}, {}).key, short.bad)) if short.stopped else set()
         if self._found[values].isdisjoint(map(state.key, cause.findings)):
             return False
-        run = self._run(edited.texts, values, part)
-        return still_found(cause, state, run, edited) and not born_elsewhere(cause, state, run, edited)
+        new = Tried(edited, self._run(edited.texts, values, part))
+        return still_found(cause, state, new) and not born_elsewhere(cause, state, new)
