@@ -117,7 +117,7 @@ def _live(a: Side, b: Side, names: Names, dtypes: Dtypes | None) -> ProgramDiff:
     grads: tuple[Gradient, ...] = ()
     behind: Point | None = None
     if a.loss is not None:
-        grads, behind, left = gradients(a, b, found.calls, found.partners, found.values, found.precision, found.tables)
+        grads, behind, left = gradients(a, b, found)
         if left:
             found.notes.append(
                 f"the gradients of {left} parameters of b were not compared: no module of a has the same"

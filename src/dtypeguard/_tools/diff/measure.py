@@ -66,11 +66,7 @@ class Found:
 
 
 def measure(a: Side, b: Side, names: Names) -> Found:
-    """Run both, free and with what a's modules got and returned.
-
-    Raises:
-        CompareError: one of them does not run, or they return something else.
-    """
+    """Run both, free and with what a's modules got and returned."""
     sides, tapes = (a, b), (Tape(), Tape())
     modules = all(side.model is not None for side in sides)
     outs = [side.run(side.copy(), tape, None if modules else ()) for side, tape in zip(sides, tapes, strict=True)]
@@ -185,36 +181,28 @@ def _told_of(keys: set[Key]) -> str:
 def _on_own_inputs(
     sides: tuple[Side, Side], values: tuple[Values, Values], calls: Calls
 ) -> tuple[torch.dtype, tuple[Tape, Tape]]:
-    """Both in the widest dtype in which both run, on their own inputs.
-
-    Raises:
-        CompareError: one of them runs in none.
-    """
-    try:
-        return torch.float64, _wide(sides, values, torch.float64, calls, None)
-    except Exception:  # an operation that refuses it, or the program, where it asks for a dtype
-        pass
-    try:
-        return torch.float32, _wide(sides, values, torch.float32, calls, None)
-    except Exception as error:
-        titles = " or ".join(side.title for side in sides)
-        raise CompareError(
-            f"diff needs a reference, and {titles} does not run in float64 or float32: {type(error).__name__}: {error}"
-        ) from error
+    """Both in the widest dtype in which both run, on their own inputs."""
+    for precision in (torch.float64, torch.float32):
+        try:
+            return precision, _wide(sides, values, precision, calls, None)
+        except Exception as error:  # an operation that refuses it, or the program, where it asks for a dtype
+            why = error
+    titles = " or ".join(side.title for side in sides)
+    raise CompareError(
+        f"diff needs a reference, and {titles} does not run in float64 or float32: {type(why).__name__}: {why}"
+    ) from why
 
 
 def _wide(sides: tuple[Side, Side], values: tuple[Values, Values], precision: torch.dtype, calls: Calls,
           tape: Tape | None) -> tuple[Tape, Tape]:  # fmt: skip
     """What both programs do in a wide dtype, on their own inputs or on those of a tape of a's."""
-    made, seen = (Tape(), Tape()), []
+    made, seen, functions = (Tape(), Tape()), [], any(side.model is None for side in sides)
     each = zip(sides, made, values, paths_of(calls), _overrides(calls, tape), strict=True)
     for side, one, held, paths, given in each:
         mode = Wide(precision, apart=tape is not None, digests=side.model is None)
         side.run(side.wide(precision, held), one, paths, given, mode)
         own = () if side.model is None else (*side.model.parameters(), *side.model.buffers())
-        seen.append(
-            mode.seen | {digest(t): 0.0 for t in own if is_dense(t)} if None in [s.model for s in sides] else {}
-        )
+        seen.append(mode.seen | {digest(t): 0.0 for t in own if is_dense(t)} if functions else {})
     for side, one, mine, others in zip(sides, made, seen, reversed(seen), strict=True):
         if side.model is None:  # what both functions read has lost the same in both
             passage = one.passages[ROOT]
