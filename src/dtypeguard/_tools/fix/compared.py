@@ -114,7 +114,6 @@ class Errors:
     """How wrong values are, at the lines that were there before any edit, at most.
 
     Attributes:
-        lines: of what is computed at a line.
         results: of what leaves the program there: numbers it reads, results, what it trains.
     """
 
@@ -134,14 +133,7 @@ def errors_of(state: State, run: Run) -> Errors:
 
 @dataclass(frozen=True)
 class ErrorChange:
-    """What an edit does to errors.
-
-    Attributes:
-        before: the errors without it.
-        after: those with it.
-        places: the lines of what it is for.
-        ended: whether the program ended with an exception without it.
-    """
+    """What an edit does to errors at the lines that it is for; `ended`: whether the program ended early without it."""
 
     before: Errors
     after: Errors

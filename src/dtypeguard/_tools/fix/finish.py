@@ -15,15 +15,7 @@ from .source import Candidate, Node, Scope
 
 @dataclass(frozen=True)
 class Edited:
-    """A file before and after an edit that helps, with what the runs of both came to.
-
-    Attributes:
-        source: the file with the edit.
-        old: the file without it.
-        before: the program without it.
-        after: the program with it.
-        written: the lines that are the edit's, by their numbers.
-    """
+    """A file before an edit that helps, `old`, and after it, with both programs; `written`: the lines of the edit."""
 
     source: Source
     old: Source

@@ -13,12 +13,7 @@ _VIEWS |= frozenset("select expand contiguous requires_grad_ values items enumer
 
 
 class Names(Text):
-    """The syntax of one file, and its names.
-
-    Attributes:
-        widened: the lines at which floats are cast to wider ones.
-        joined: those at which integers become floats though no code says so.
-    """
+    """The names of one file, and the lines at which floats become wider, and at which integers become floats unsaid."""
 
     def __init__(
         self, file: str, text: str, widened: frozenset[int] = frozenset(), joined: frozenset[int] = frozenset()

@@ -30,23 +30,18 @@ class Run:
     """What a run of the program came to.
 
     Attributes:
-        findings: what the audit found.
-        status: the exit status.
         error: the exception that ended it, or nothing.
         raised: the user's lines at which that was raised, file and number, the outermost first.
-        lines: what it printed.
         stopped: whether it was stopped, since it had run for long enough.
         operations: how many operations it ran.
         outside: what it tried to write outside of its copy.
         files: the files of the working tree that it has loaded.
-        casts: its conversions.
         results: by line, file and number, the dtype of what was computed there last.
         merged: the lines at which it casts float64 to float32, which has too few digits for the values.
         errors: by line, file and number, how far its values were from what they would be in a wider dtype, at most;
             None where values were not followed.
         leaving: the same of what left the program at a line: numbers it read, results, what was trained.
         left: samples of the tensors that left it: saved, or as arrays and lists.
-        steps: how many steps of optimizers there were.
     """
 
     findings: list[Finding]
@@ -70,31 +65,30 @@ class Run:
     def bad(self) -> list[Finding]:
         return [finding for finding in self.findings if reaches(finding.severity, Severity.WARNING.value)]
 
+    def _said(self, fits: Callable[[Conversion], bool]) -> list[Line]:
+        """The lines at which code casts floats so."""
+        explicit = [one for one in self.casts if one.kind == "explicit" and one.given.is_floating_point]
+        return [one.place for one in explicit if fits(one)]
+
     @property
     def widened(self) -> list[Line]:
         """The lines at which code casts floats to wider ones."""
-        return [
-            one.place for one in self.casts if one.kind == "explicit" and one.given.is_floating_point
-            and one.taken.is_floating_point and one.taken.itemsize > one.given.itemsize
-        ]  # fmt: skip
+        return self._said(lambda one: one.taken.is_floating_point and one.taken.itemsize > one.given.itemsize)
 
     @property
     def halved(self) -> list[Line]:
         """The lines at which code casts floats to half precision."""
-        explicit = [one for one in self.casts if one.kind == "explicit" and one.taken in HALF]
-        return [one.place for one in explicit if one.given.is_floating_point and one.given not in HALF]
+        return self._said(lambda one: one.taken in HALF and one.given not in HALF)
 
     @property
     def singled(self) -> list[Line]:
         """The lines at which code casts float64 to float32."""
-        kinds = (torch.float64, torch.float32)
-        return [one.place for one in self.casts if one.kind == "explicit" and (one.given, one.taken) == kinds]
+        return self._said(lambda one: (one.given, one.taken) == (torch.float64, torch.float32))
 
     @property
     def truncated(self) -> list[Line]:
         """The lines at which code casts floats to integers or bools."""
-        explicit = [one for one in self.casts if one.kind == "explicit" and one.calls in CASTING]
-        return [one.place for one in explicit if one.given.is_floating_point and one.taken not in FLOATING]
+        return self._said(lambda one: one.calls in CASTING and one.taken not in FLOATING)
 
     @property
     def joined(self) -> list[Line]:

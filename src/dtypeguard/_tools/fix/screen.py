@@ -26,12 +26,7 @@ class Runner(Protocol):
 
 
 class Screen:
-    """Tells edits that change nothing.
-
-    Args:
-        run: runs the program.
-        first: what that came to without edits.
-    """
+    """Tells edits that change nothing; `first` is the run without edits."""
 
     def __init__(self, run: Runner, first: Run) -> None:
         self._run, self._first = run, first

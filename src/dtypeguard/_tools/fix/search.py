@@ -57,10 +57,7 @@ class Proof:
     """An edit that helps.
 
     Attributes:
-        moves: what was done.
         findings: what it removed, as it was found at first.
-        before: the program without it.
-        after: the program with it.
         left: the error of results that it leaves, where that is much.
     """
 

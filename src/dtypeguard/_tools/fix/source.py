@@ -53,11 +53,7 @@ def decode(data: bytes) -> tuple[str, str]:
 
 
 def apply(text: str, changes: Iterable[Change]) -> str:
-    """A text with changes; those at one place in their order.
-
-    Raises:
-        ValueError: if two of them overlap.
-    """
+    """A text with changes, which do not overlap; those at one place in their order."""
     parts, last = [], 0
     for change in sorted(changes, key=lambda change: (change.begin, change.end)):
         if change.begin < last:
@@ -68,11 +64,7 @@ def apply(text: str, changes: Iterable[Change]) -> str:
 
 
 class Text:
-    """The syntax of one file.
-
-    Raises:
-        libcst.ParserSyntaxError: for a text that is no Python which libcst knows.
-    """
+    """The syntax of one file."""
 
     def __init__(self, file: str, text: str) -> None:
         self.file, self.text = file, text
@@ -256,11 +248,7 @@ class Text:
         return Change(self.file, end, end, text.removesuffix(self.newline) if first else text)
 
     def without(self, statement: Node) -> Change:
-        """A statement's lines gone; `pass` where its block would be empty.
-
-        Raises:
-            Unfit: others stand on its line.
-        """
+        """A statement's lines gone, if it stands alone on them; `pass` where its block would be empty."""
         simple = isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1
         condition = isinstance(statement, cst.If) and not statement.orelse
         if not (simple or condition) or not self.block(statement):
@@ -270,11 +258,7 @@ class Text:
         return Change(self.file, begin, end, f"{self.indent(statement)}pass{self.newline}" if alone else "")
 
     def line_of(self, node: Node) -> cst.SimpleStatementLine:
-        """The statement that a node stands in, alone on its line.
-
-        Raises:
-            Unfit: it does not.
-        """
+        """The statement that a node stands in, which is alone on its line."""
         statement = self.statement(node)
         if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) > 1:
             raise Unfit
