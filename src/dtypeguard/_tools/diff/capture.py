@@ -251,8 +251,7 @@ def part(a: Recorded, b: Recorded, names: Names) -> Found:
     errors = max(p.errors[0] for p in ends), max(p.errors[1] for p in ends)
     felt = max(p.roundings[0] for p in ends), max(p.roundings[1] for p in ends)
     alone, apart = unmatched(a.model, b.model, calls), max(p.distance for p in ends)
-    return Found(calls, points, errors, apart, growth, alone, states, torch.float64, felt,
-                 notes=notes, unforced=True)  # fmt: skip
+    return Found(calls, points, errors, apart, growth, alone, states, output_roundings=felt, notes=notes, unforced=True)
 
 
 def _check_batch(a: Recorded, b: Recorded) -> None:
