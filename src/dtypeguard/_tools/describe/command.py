@@ -18,13 +18,7 @@ from .describe import describe
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the description, and call the model with a batch if there is one.
-
-    Raises:
-        Failed: a guard refuses the batch.
-        Raised: the model raises something itself.
-        Usage: a function is not there, or gives something else.
-    """
+    """Print the description, and call the model with a batch if there is one."""
     try_files(options)
     model, batch = both_by(options.model, options.batch)
     with refusing():

@@ -21,21 +21,10 @@ def parts_of(description: Any) -> tuple[Any, ...]:
 
 def _rows(description: Any) -> Iterator[tuple[Any, ...]]:
     """One row for each argument, the first of a module with its name."""
-    for group in _groups(description):
-        title = group["title"]
-        if group["paths"]:
-            title = folded(title, plain("\n".join(group["paths"])))
-        asked = group["demands"] or [("", "")]
-        yield title, group["held"], *asked[0]
-        yield from (("", "", *one) for one in asked[1:])
-
-
-def _groups(description: Any) -> Iterator[dict[str, Any]]:
     for module, paths in description.groups():
-        several = len(paths) > 1
-        yield {
-            "title": description.title(module, paths),
-            "held": held_line(module),
-            "demands": list(demands(module)),
-            "paths": modules_shown(paths) if several else [],
-        }
+        title = description.title(module, paths)
+        if len(paths) > 1:
+            title = folded(title, plain("\n".join(modules_shown(paths))))
+        first, *rest = [*demands(module)] or [("", "")]
+        yield title, held_line(module), *first
+        yield from (("", "", *one) for one in rest)

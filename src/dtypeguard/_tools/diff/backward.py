@@ -14,9 +14,9 @@ from ..._core.base.modules import inside, unwrapped
 from ..._show.result import Row
 from .distances import bound, counted, distance, roundoff, verdict_of, worse
 from .match import Calls, Match
-from .measure import paths_of
+from .measure import Found, paths_of
 from .points import Point
-from .side import Side, Values
+from .side import Side
 from .tape import Key, Passage, Tape, paired
 from .wide import Wide
 from .words import number
@@ -76,14 +76,11 @@ class Gradient(Row):
 Grads = dict[str, Tensor]
 
 
-def gradients(a: Side, b: Side, calls: Calls, partners: tuple[Match, ...], values: tuple[Values, Values],
-              precision: torch.dtype, tables: float) -> tuple[tuple[Gradient, ...], Point | None, int]:  # fmt: skip
-    """The gradients of parameters that have a partner, the point where they part, and how many have none.
-
-    `tables` is what rounding has changed in constants.
-    """
+def gradients(a: Side, b: Side, found: Found) -> tuple[tuple[Gradient, ...], Point | None, int]:
+    """The gradients of parameters that have a partner, the point where they part, and how many have none."""
+    calls, precision = found.calls, found.precision
     low, wide, tapes, ulps, narrow = [], [], (Tape(), Tape()), 1.0, 0.0
-    for side, tape, held, own in zip((a, b), tapes, values, paths_of(calls), strict=True):
+    for side, tape, held, own in zip((a, b), tapes, found.values, paths_of(calls), strict=True):
         program, made = side.copy(), Wide(precision, apart=False)
         side.run(program, Tape(), own, backward=True)
         low.append(_grads(side, program))
@@ -97,17 +94,16 @@ def gradients(a: Side, b: Side, calls: Calls, partners: tuple[Match, ...], value
             ) from error
         wide.append(_grads(side, program))
         ulps, narrow = max(ulps, made.ulps[0]), max(narrow, made.narrow[0])
-    eps = torch.finfo(precision).eps
-    pairs = {name: own for match in partners
-             for name, own in _pairs(match, *low, *wide).items()}  # fmt: skip
+    eps, narrow = torch.finfo(precision).eps, narrow + found.tables
+    pairs = {name: own for match in found.partners for name, own in _pairs(match, *low, *wide).items()}
     pairs |= {name: [both[side][name] for both in (low, wide) for side in (0, 1)] for name in b.leaves}
     largest = max((float(one.norm()) for own in pairs.values() for one in own[2:]), default=0.0)
     # What is zero but for rounding, as the gradient of a bias before a softmax, has no digits to compare.
     rows = [
-        _row(name, own, ulps, eps, narrow + tables) for name, own in pairs.items()
+        _row(name, own, ulps, eps, narrow) for name, own in pairs.items()
         if max(float(one.norm()) for one in own[2:]) > ulps * eps * largest
     ]  # fmt: skip
-    return tuple(rows), _first(calls, tapes, rows, ulps * eps + narrow + tables), len(low[1]) - len(pairs)
+    return tuple(rows), _first(calls, tapes, rows, ulps * eps + narrow), len(low[1]) - len(pairs)
 
 
 def _grads(side: Side, program: Any) -> Grads:

@@ -25,7 +25,7 @@ from .measure import Found, unmatched
 from .points import Point, point_of
 from .side import ROOT, Side
 from .tape import Key, Named, Passage, Tape, is_dense, kind_of, paired
-from .wide import Wide
+from .wide import Wide, raw
 
 FORMAT = 1
 _WHOLE, _LEAST, _MOST, _SHARE = 256, 64, 4096, 1024  # entries of a tensor that are kept: all, or one of so many
@@ -40,11 +40,9 @@ class Recorded:
     """What a program did on its own inputs, in samples.
 
     Attributes:
-        title: of the program.
         model: its modules and calls; tensors are on meta.
         low: a sample of each tensor, by its call, 0 or 1 for inputs and outputs, and number.
         wide: the same in float64, or float32; empty where the program does not run in it.
-        versions: of torch and dtypeguard.
         tables: what rounding has changed in each buffer of float32, by its digest.
     """
 
@@ -93,7 +91,7 @@ def recorded(side: Side) -> Recorded:
     versions = {"torch": str(torch.__version__), "dtypeguard": sys.modules["dtypeguard"].__dict__["__version__"]}
     buffers = () if side.model is None else side.model.buffers()
     tables = {
-        hashlib.sha256(_raw(t)).hexdigest(): roundoff(t)
+        hashlib.sha256(raw(t)).hexdigest(): roundoff(t)
         for t in buffers if t.dtype is torch.float32 and t.ndim and is_dense(t)
     }  # fmt: skip
     return Recorded(side.title, model, low_samples, wide_samples, versions, tables)
@@ -112,11 +110,7 @@ def _digests(model: Model) -> dict[str, str]:
 
 
 def _bytes(tensor: Tensor) -> bytes:
-    return hashlib.sha256(_raw(tensor.to(torch.bfloat16))).digest()
-
-
-def _raw(tensor: Tensor) -> bytes:
-    return tensor.detach().cpu().flatten().view(torch.uint8).numpy().tobytes()
+    return hashlib.sha256(raw(tensor.to(torch.bfloat16))).digest()
 
 
 def sample(tensor: Tensor, projected: bool) -> Tensor:
@@ -170,7 +164,7 @@ def _sum(tensors: Mapping[str, Tensor]) -> str:
     """Of all that a file holds, so that a byte that was lost on the way is noticed."""
     found = hashlib.sha256()
     for name in sorted(tensors):
-        found.update(name.encode() + tensors[name].contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        found.update(name.encode() + raw(tensors[name]))
     return found.hexdigest()
 
 
@@ -182,12 +176,7 @@ def _library(name: str) -> Any:
 
 
 def load(path: str | os.PathLike[str]) -> Recorded:
-    """Read a capture; no code in it is run.
-
-    Raises:
-        OSError: it cannot be opened.
-        ValueError: it is no capture, is cut, or is of a newer format.
-    """
+    """Read a capture; no code in it is run."""
     library = _library("safetensors")
     with open(path, "rb"):
         pass  # what is not there is said by Python
@@ -238,11 +227,7 @@ def _passage(row: dict[str, Any]) -> tuple[Key, Passage]:
 
 
 def part(a: Recorded, b: Recorded, names: Names) -> Found:
-    """Where two programs part that ran apart: the first place that differs, as all later ones do.
-
-    Raises:
-        CompareError: they got another batch, or have nothing in common.
-    """
+    """Where two programs part that ran apart: the first place that differs, as all later ones do."""
     _check_batch(a, b)
     calls = matched(a.model, b.model, names)
     points = _points(a, b, calls)
@@ -266,8 +251,7 @@ def part(a: Recorded, b: Recorded, names: Names) -> Found:
     errors = max(p.errors[0] for p in ends), max(p.errors[1] for p in ends)
     felt = max(p.roundings[0] for p in ends), max(p.roundings[1] for p in ends)
     alone, apart = unmatched(a.model, b.model, calls), max(p.distance for p in ends)
-    return Found(calls, points, errors, apart, growth, alone, states, torch.float64, felt,
-                 notes=notes, unforced=True)  # fmt: skip
+    return Found(calls, points, errors, apart, growth, alone, states, output_roundings=felt, notes=notes, unforced=True)
 
 
 def _check_batch(a: Recorded, b: Recorded) -> None:

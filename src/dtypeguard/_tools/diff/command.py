@@ -16,13 +16,7 @@ _PROGRAMS = Takes("an nn.Module or a function", callable)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print where they part, or write a capture.
-
-    Raises:
-        Failed: one of the two is another function.
-        Raised: a program or the loss raises something itself.
-        Usage: what is wrong with the options, or cannot be compared.
-    """
+    """Print where they part, or write a capture."""
     try_files(options, "capture")
     given = [*options.programs, *filter(None, [options.against])]
     wanted = 1 if options.capture else 2

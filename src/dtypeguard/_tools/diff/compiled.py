@@ -1,5 +1,6 @@
 """A compiled program beside itself uncompiled, and the module that the compiler makes another function of."""
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,16 +21,11 @@ def is_compiled(side: Side) -> bool:
     """Whether a program, or a part of it, is compiled: a function by what it reads, too."""
     code, read = getattr(side.program, "__code__", None), [side.program]
     if side.model is None and code is not None:
-        cells = [cell.cell_contents for cell in side.program.__closure__ or () if _is_filled(cell)]
-        read += [*cells, *(side.program.__globals__.get(name) for name in code.co_names)]
+        for cell in side.program.__closure__ or ():
+            with contextlib.suppress(ValueError):  # an empty one
+                read.append(cell.cell_contents)
+        read += [side.program.__globals__.get(name) for name in code.co_names]
     return any(map(_compiles, read))
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:
-        return False
 
 
 def _compiles(value: Any) -> bool:
@@ -51,9 +47,7 @@ class Compiled:
     """Runs of a compiled program.
 
     Attributes:
-        side: the program.
         errors: the distance of its outputs to float64, not compiled and compiled.
-        verdict: of the compiler.
         where: the module that is wrong when it alone is compiled; None where that is not known.
     """
 

@@ -23,7 +23,7 @@ from .capture import Recorded, load, part, recorded, save
 from .compiled import Compiled, is_compiled
 from .distances import Dtypes, in_own_roundings, in_samples, without_padding
 from .match import Names
-from .measure import WHOLE, Found, measure
+from .measure import Found, measure
 from .points import Point
 from .result import ProgramDiff, rows_of
 from .side import Side, in_tf32
@@ -117,7 +117,7 @@ def _live(a: Side, b: Side, names: Names, dtypes: Dtypes | None) -> ProgramDiff:
     grads: tuple[Gradient, ...] = ()
     behind: Point | None = None
     if a.loss is not None:
-        grads, behind, left = gradients(a, b, found.calls, found.partners, found.values, found.precision, found.tables)
+        grads, behind, left = gradients(a, b, found)
         if left:
             found.notes.append(
                 f"the gradients of {left} parameters of b were not compared: no module of a has the same"
@@ -241,7 +241,7 @@ def _engine(side: Any, rows: list[list[float]], path: str) -> ProgramDiff:
     half = side.run(side.wide(torch.bfloat16, {}), Tape(), dtype=torch.bfloat16)[place]
     halves, half_error, *_ = against(rows, half, wide[place], ids)
     verdict, counts = judged((error_a, error_b), unit, tokens, half_error, halves)
-    found = Found(WHOLE, [], (error_a, error_b), apart, {}, ([], []), {}, torch.float64, counts)
+    found = Found(errors=(error_a, error_b), distance=apart, output_roundings=counts)
     found.notes.append(
         "the engine's float64 is not known: it is another function where it is more than 8 times as far from the "
         "model's as the model in bfloat16 is"

@@ -92,11 +92,7 @@ Calls = dict[Key, tuple[Match, tuple[Key, ...]]]  # of b, with those of a
 
 
 def matched(a: Model, b: Model, names: Names) -> Calls:
-    """The calls of modules of b that stand for calls of modules of a.
-
-    Raises:
-        CompareError: a name that the caller gave is of no module.
-    """
+    """The calls of modules of b that stand for calls of modules of a."""
     found: dict[str, Match] = {"": Match("", ("",), "")}
     taken = {""}
 

@@ -47,15 +47,15 @@ class Found:
         unforced: whether b's modules got their own inputs, and not a's.
     """
 
-    calls: Calls
-    points: list[Point]
-    errors: tuple[float, float]
-    distance: float
-    growth: dict[str, float]
-    alone: tuple[list[str], list[str]]
-    states: dict[str, list[str]]
-    precision: torch.dtype
-    output_roundings: tuple[float, float]
+    calls: Calls = field(default_factory=lambda: WHOLE)
+    points: list[Point] = field(default_factory=list)
+    errors: tuple[float, float] = (0.0, 0.0)
+    distance: float = 0.0
+    growth: dict[str, float] = field(default_factory=dict)
+    alone: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
+    states: dict[str, list[str]] = field(default_factory=dict)
+    precision: torch.dtype = torch.float64
+    output_roundings: tuple[float, float] = (0.0, 0.0)
     outputs: list[list[Tensor]] = field(default_factory=list)
     values: tuple[Values, Values] = field(default_factory=lambda: ({}, {}))
     notes: list[str] = field(default_factory=list)
@@ -66,88 +66,76 @@ class Found:
 
 
 def measure(a: Side, b: Side, names: Names) -> Found:
-    """Run both, free and with what a's modules got and returned.
-
-    Raises:
-        CompareError: one of them does not run, or they return something else.
-    """
-    sides, tapes = (a, b), (Tape(), Tape())
+    """Run both, free and with what a's modules got and returned."""
+    sides, tapes, found = (a, b), (Tape(), Tape()), Found()
     modules = all(side.model is not None for side in sides)
     outs = [side.run(side.copy(), tape, None if modules else ()) for side, tape in zip(sides, tapes, strict=True)]
-    notes = check_alike(a, b, outs)
-    calls = WHOLE
-    alone: tuple[list[str], list[str]] = [], []
-    values: tuple[Values, Values] = {}, {}
-    states: dict[str, list[str]] = {}
+    found.notes += check_alike(a, b, outs)
     loose: tuple[list[str], ...] = [], []
     still: list[Match] = []
-    tables = 0.0
     if a.model is not None and b.model is not None:
         models = Model.of(a.model, tapes[0].passages), Model.of(b.model, tapes[1].passages)
-        calls = _comparable(matched(*models, names), *tapes)
-        alone, still = unmatched(*models, calls), list(uncalled(*models))
+        found.calls = _comparable(matched(*models, names), *tapes)
+        found.alone, still = unmatched(*models, found.calls), list(uncalled(*models))
         others = digests(models[1]), digests(models[0])
-        loose = loose_of(alone[0], models[0], others[0]), loose_of(alone[1], models[1], others[1])
-        tables = max(tables_of(a, models[1]), tables_of(b, models[0]))
-        states = _compare_weights(*models, {match for match, _ in calls.values()}, values)
-    growth = dict(_growth(calls, *tapes))
-    for key, (_, keys) in calls.items():
+        loose = loose_of(found.alone[0], models[0], others[0]), loose_of(found.alone[1], models[1], others[1])
+        found.tables = max(tables_of(a, models[1]), tables_of(b, models[0]))
+        found.states = _compare_weights(*models, {match for match, _ in found.calls.values()}, found.values)
+    found.growth = dict(_growth(found.calls, *tapes))
+    for key, (_, keys) in found.calls.items():
         if len(keys) == 1 and key != ROOT:
             its = tapes[0].passages[keys[0]]
             its.shared = {its.inputs[n][0] for n in paired(tapes[1].passages[key].inputs, its.inputs).values()}
-    partners = tuple(dict.fromkeys([*(match for match, _ in calls.values()), *still]))
+    found.partners = tuple(dict.fromkeys([*(match for match, _ in found.calls.values()), *still]))
     tapes[1].passages.clear()
-    precision, free = _on_own_inputs(sides, values, calls if modules else {})
-    points: list[Point] = []
+    free = _on_own_inputs(sides, found, found.calls if modules else {})
     if modules:
         try:
-            points = _on_inputs_of_a(sides, calls, tapes[0], values, precision, states, tables)
-            fused = _fused_calls(calls, points, free, b, loose)
+            found.points = _on_inputs_of_a(sides, found, tapes[0])
+            fused = _fused_calls(found, free, b, loose)
             if fused:  # modules that compute different things but together give the same result
-                calls = {key: call for key, call in calls.items() if key not in fused}
-                points = _on_inputs_of_a(sides, calls, tapes[0], values, precision, states, tables)
+                found.calls = {key: call for key, call in found.calls.items() if key not in fused}
+                found.points = _on_inputs_of_a(sides, found, tapes[0])
             more = _amplification(sides, outs, free)
-            limits = more * torch.finfo(precision).eps / 2, more * tables
-            weights = {path for path, told in states.items() if told}
-            run = _runner(b, precision, values[1], calls)
+            limits = more * torch.finfo(found.precision).eps / 2, more * found.tables
+            weights = {path for path, told in found.states.items() if told}
+            run = _runner(b, found)
             noise = _noise(b, run, weights, free[1])
-            several, hidden = made_up_for(points, calls, free, limits, weights, noise, run)
+            several, hidden = made_up_for(found.points, found.calls, free, limits, weights, noise, run)
             if several:  # inside, they run on b's own tensors
-                notes += [_told_of(keys) for keys in several.values() if keys][:_NOTES]
-                partners = tuple(match for match in partners if not states.get(match.b))
-                whole, before = calls, points
-                calls = outside(calls, several, free[1])
-                points = _on_inputs_of_a(sides, calls, tapes[0], values, precision, states, tables)
+                found.notes += [_told_of(keys) for keys in several.values() if keys][:_NOTES]
+                found.partners = tuple(match for match in found.partners if not found.states.get(match.b))
+                whole, before = found.calls, found.points
+                found.calls = outside(whole, several, free[1])
+                found.points = _on_inputs_of_a(sides, found, tapes[0])
                 loosely = {
                     path for path, _ in several if any(one.startswith(f"{path}." * bool(path)) for one in weights)
                 }
-                for point in points:
+                for point in found.points:
                     if point.key[0] in loosely and not point.before:
                         point.bound = max(point.bound, noise(point.key))
-                again = named_again(several, before, points, free[1])
+                again = named_again(several, before, found.points, free[1])
                 if again := again + [p for p in before if p.differs and p.key in hidden and p not in again]:
-                    calls, points = calls | {key: whole[key] for key in whole if key not in calls}, again + points
-            around = {calls[parent][0].b for parent in fused.values()} | _around_unmatched(calls, loose)
-            for point in points:
+                    found.calls |= {key: whole[key] for key in whole if key not in found.calls}
+                    found.points = again + found.points
+            around = {found.calls[parent][0].b for parent in fused.values()} | _around_unmatched(found.calls, loose)
+            for point in found.points:
                 if point.match.b in around:  # fused weights carry one extra rounding: smaller differences say nothing
                     point.bound = max(point.bound, b.spacing)
         except Exception as error:  # of what is matched, and is not alike
             told = f"{type(error).__name__}: {error}".partition("\n")[0]
-            notes.append(f"only the outputs are compared: with what a's modules return, b does not run ({told})")
-    if not points:
-        calls = {ROOT: calls.get(ROOT, WHOLE[ROOT])}
-        points = list(points_of(calls, Tape({ROOT: a.whole(outs[0])}), Tape({ROOT: b.whole(outs[1])}), *free,
-                              torch.finfo(precision).eps))  # fmt: skip
+            found.notes.append(f"only the outputs are compared: with what a's modules return, b does not run ({told})")
+    if not found.points:
+        found.calls = {ROOT: found.calls.get(ROOT, WHOLE[ROOT])}
+        low = Tape({ROOT: a.whole(outs[0])}), Tape({ROOT: b.whole(outs[1])})
+        found.points = list(points_of(found.calls, *low, *free, torch.finfo(found.precision).eps))
     ends = [[t for _, t in tape.passages[ROOT].outputs] for tape in free]
-    reference = ends[any(point.differs for point in points)]
-    errors = between(outs[0], ends[0]), between(outs[1], reference)
+    reference = ends[any(point.differs for point in found.points)]
+    found.outputs, found.distance = [*outs, *ends], between(outs[1], outs[0])
+    found.errors = between(outs[0], ends[0]), between(outs[1], reference)
     unit = units_of(outs, ends[0])
-    felt = roundings(errors[0], unit[0]), roundings(errors[1], unit[1])
-    return Found(
-        calls=calls, points=points, errors=errors, distance=between(outs[1], outs[0]), growth=growth, alone=alone,
-        states=states, precision=precision, output_roundings=felt, outputs=[*outs, *ends], values=values, notes=notes,
-        partners=partners, tables=tables,
-    )  # fmt: skip
+    found.output_roundings = roundings(found.errors[0], unit[0]), roundings(found.errors[1], unit[1])
+    return found
 
 
 def _amplification(sides: tuple[Side, Side], outs: list[list[Tensor]], free: tuple[Tape, Tape]) -> float:
@@ -182,39 +170,29 @@ def _told_of(keys: set[Key]) -> str:
     return f"{told} compute{'s' * one} something else, and what is around {'it' if one else 'them'} makes up for it"
 
 
-def _on_own_inputs(
-    sides: tuple[Side, Side], values: tuple[Values, Values], calls: Calls
-) -> tuple[torch.dtype, tuple[Tape, Tape]]:
-    """Both in the widest dtype in which both run, on their own inputs.
-
-    Raises:
-        CompareError: one of them runs in none.
-    """
-    try:
-        return torch.float64, _wide(sides, values, torch.float64, calls, None)
-    except Exception:  # an operation that refuses it, or the program, where it asks for a dtype
-        pass
-    try:
-        return torch.float32, _wide(sides, values, torch.float32, calls, None)
-    except Exception as error:
-        titles = " or ".join(side.title for side in sides)
-        raise CompareError(
-            f"diff needs a reference, and {titles} does not run in float64 or float32: {type(error).__name__}: {error}"
-        ) from error
+def _on_own_inputs(sides: tuple[Side, Side], found: Found, calls: Calls) -> tuple[Tape, Tape]:
+    """Both in the widest dtype in which both run, on their own inputs."""
+    for precision in (torch.float64, torch.float32):
+        found.precision = precision
+        try:
+            return _wide(sides, found, calls, None)
+        except Exception as error:  # an operation that refuses it, or the program, where it asks for a dtype
+            why = error
+    titles = " or ".join(side.title for side in sides)
+    raise CompareError(
+        f"diff needs a reference, and {titles} does not run in float64 or float32: {type(why).__name__}: {why}"
+    ) from why
 
 
-def _wide(sides: tuple[Side, Side], values: tuple[Values, Values], precision: torch.dtype, calls: Calls,
-          tape: Tape | None) -> tuple[Tape, Tape]:  # fmt: skip
+def _wide(sides: tuple[Side, Side], found: Found, calls: Calls, tape: Tape | None) -> tuple[Tape, Tape]:
     """What both programs do in a wide dtype, on their own inputs or on those of a tape of a's."""
-    made, seen = (Tape(), Tape()), []
-    each = zip(sides, made, values, paths_of(calls), _overrides(calls, tape), strict=True)
+    made, seen, functions = (Tape(), Tape()), [], any(side.model is None for side in sides)
+    each = zip(sides, made, found.values, paths_of(calls), _overrides(calls, tape), strict=True)
     for side, one, held, paths, given in each:
-        mode = Wide(precision, apart=tape is not None, digests=side.model is None)
-        side.run(side.wide(precision, held), one, paths, given, mode)
+        mode = Wide(found.precision, apart=tape is not None, digests=side.model is None)
+        side.run(side.wide(found.precision, held), one, paths, given, mode)
         own = () if side.model is None else (*side.model.parameters(), *side.model.buffers())
-        seen.append(
-            mode.seen | {digest(t): 0.0 for t in own if is_dense(t)} if None in [s.model for s in sides] else {}
-        )
+        seen.append(mode.seen | {digest(t): 0.0 for t in own if is_dense(t)} if functions else {})
     for side, one, mine, others in zip(sides, made, seen, reversed(seen), strict=True):
         if side.model is None:  # what both functions read has lost the same in both
             passage = one.passages[ROOT]
@@ -224,13 +202,14 @@ def _wide(sides: tuple[Side, Side], values: tuple[Values, Values], precision: to
     return made
 
 
-def _runner(side: Side, precision: torch.dtype, values: Values, calls: Calls) -> Callable[..., Tape]:
+def _runner(side: Side, found: Found) -> Callable[..., Tape]:
     """Runs b in a wide dtype with what some of its calls are to return, or with its weights changed."""
+    paths = paths_of(found.calls)[1]
 
     def run(given: Given = lambda key: None, change: Callable[[nn.Module], None] = lambda model: None) -> Tape:
-        tape, model = Tape(), side.wide(precision, values)
+        tape, model = Tape(), side.wide(found.precision, found.values[1])
         change(model)
-        side.run(model, tape, paths_of(calls)[1], given, Wide(precision, apart=False))
+        side.run(model, tape, paths, given, Wide(found.precision, apart=False))
         return tape
 
     return run
@@ -279,12 +258,11 @@ def _overrides(calls: Calls, tape: Tape | None) -> tuple[Given, Given]:
     return of_a, of_b
 
 
-def _on_inputs_of_a(sides: tuple[Side, Side], calls: Calls, tape: Tape, values: tuple[Values, Values],
-                    precision: torch.dtype, states: dict[str, list[str]], tables: float) -> list[Point]:  # fmt: skip
+def _on_inputs_of_a(sides: tuple[Side, Side], found: Found, tape: Tape) -> list[Point]:
     """Both programs with a's tensors."""
-    low = Tape()
+    low, calls, states = Tape(), found.calls, found.states
     sides[1].run(sides[1].copy(), low, paths_of(calls)[1], _overrides(calls, tape)[1])
-    wide = _wide(sides, values, precision, calls, tape)
+    wide = _wide(sides, found, calls, tape)
     for key, (match, keys) in calls.items():
         if len(keys) == 1 and key in low.passages and not key[1]:
             theirs, mine = tape.passages[keys[0]].inputs, low.passages[key].inputs
@@ -294,7 +272,7 @@ def _on_inputs_of_a(sides: tuple[Side, Side], calls: Calls, tape: Tape, values: 
             if (others := of_other_sizes(match, made, whole)) and not of_other_sizes(match, mine, theirs):
                 told.append(f"returns {list(others[0][0].shape)}, and a's {list(others[0][1].shape)}")
             states.setdefault(match.b, []).extend(line for line in told if line not in states.get(match.b, ()))
-    return list(points_of(calls, tape, low, *wide, torch.finfo(precision).eps, tables))
+    return list(points_of(calls, tape, low, *wide, torch.finfo(found.precision).eps, found.tables))
 
 
 def _around_unmatched(calls: Calls, loose: tuple[list[str], ...]) -> set[str]:
@@ -310,15 +288,14 @@ def _around_unmatched(calls: Calls, loose: tuple[list[str], ...]) -> set[str]:
     return found
 
 
-def _fused_calls(calls: Calls, points: list[Point], free: tuple[Tape, Tape], b: Side,
-                 loose: tuple[list[str], ...]) -> dict[Key, Key]:  # fmt: skip
+def _fused_calls(found: Found, free: tuple[Tape, Tape], b: Side, loose: tuple[list[str], ...]) -> dict[Key, Key]:
     """The calls that differ inside of a module whose results, on its own inputs, do not; with the call of that module.
 
     So it is where weights of several modules are one: a norm in a convolution. Fused weights carry one extra rounding,
     and so much of what differs inside may differ in the result. `loose` has weights and stands for none of the other.
     """
-    found, spacing = {}, b.spacing
-    for point in points:
+    fused, calls, spacing = {}, found.calls, b.spacing
+    for point in found.points:
         parent = free[1].passages[point.key].parent if point.differs and point.key in free[1].passages else None
         if parent is None or parent not in calls or any(one not in free[0].passages for one in calls[parent][1]):
             continue
@@ -328,8 +305,8 @@ def _fused_calls(calls: Calls, points: list[Point], free: tuple[Tape, Tape], b: 
             continue
         apart = farthest(free[1].passages[parent].outputs, expected(calls[parent], free[0])[1])
         if apart is not None and apart <= min(point.apart, 1e3) * spacing:
-            found[point.key] = parent
-    return found
+            fused[point.key] = parent
+    return fused
 
 
 def check_alike(a: Side, b: Side, outs: list[list[Tensor]]) -> list[str]:

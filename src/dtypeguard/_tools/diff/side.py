@@ -95,11 +95,7 @@ class Side:
         return max(floating, key=lambda dtype: torch.finfo(dtype).eps, default=None)
 
     def copy(self) -> Any:
-        """A copy of the model as it is, not compiled; a function itself.
-
-        Raises:
-            CompareError: it cannot be copied.
-        """
+        """A copy of the model as it is, not compiled; a function itself."""
         if self.model is None:
             return self.program
         model = copied(self.model, "diff runs copies of the models", f"{self.name}, this {self.title}")

@@ -104,11 +104,7 @@ def _logprobs(logits: Tensor, ids: Tensor) -> Tensor:
 
 
 def listed(path: str | os.PathLike[str]) -> list[list[float]] | None:
-    """Log probabilities from a file: a list of numbers, or of lists of them; None where it is no JSON.
-
-    Raises:
-        ValueError: it is JSON, and something else.
-    """
+    """Log probabilities from a file: a list of numbers, or of lists of them; None where it is no JSON."""
     with open(path, "rb") as file:
         if file.read(1) not in (b"[", b"{"):
             return None
@@ -134,9 +130,6 @@ def against(
     """Tokens with an engine's log probabilities; errors as shares of what float64 has.
 
     They are those of the model, of the engine, and of one rounding, and how far model and engine are apart.
-
-    Raises:
-        CompareError: there are not as many numbers as tokens.
     """
     count, length = ids.shape
     if len(rows) != count or any(len(row) not in (length, length - 1) for row in rows):

@@ -82,8 +82,11 @@ class Wide(Mode):
 
 def digest(tensor: Tensor) -> int:
     """A number for the values of a tensor."""
-    data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
-    return hash((tensor.dtype, tuple(tensor.shape), data.numpy().tobytes()))
+    return hash((tensor.dtype, tuple(tensor.shape), raw(tensor)))
+
+
+def raw(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def length(func: Any, given: Any, out: Any) -> float:

@@ -6,9 +6,9 @@ import libcst as cst
 import torch
 
 from ..._core.base.dtypes import name_of
-from .code import At, Candidate, Place, cast, joined, move, operands, used
-from .names import Source
-from .source import Change, Node
+from .casts import Source
+from .code import At, Place, joined, move
+from .source import Candidate, Change, Node
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
@@ -25,14 +25,14 @@ def float32_island(place: Place, at: At) -> Iterator[Candidate]:
     ):
         head = f"{source.indent(statement)}with {source.torch()}.autocast({source.device()}, enabled=False):"
         step = Change(source.file, begin, begin, f"{head}{source.newline}{source.module.default_indent}")
-        yield [step, *joined([cast(one, torch.float32) for one in operands(at)])]
+        yield [step, *joined([one.cast(torch.float32) for one in at.operands()])]
 
 
 @move
 def cast_for_region(place: Place, at: At) -> Iterator[Candidate]:
     """Casts to the region's dtype what no region casts."""
     text = f".to({at.source.torch()}.get_autocast_dtype({at.source.device()}))"
-    parts = [cast(one, torch.float32, text) for one in used(at)] if at.source.torch() else []
+    parts = [one.cast(torch.float32, text) for one in at.used()] if at.source.torch() else []
     yield joined(parts)
     yield from parts
 

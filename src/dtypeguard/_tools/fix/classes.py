@@ -6,22 +6,9 @@ import libcst as cst
 import torch
 
 from ..._core.base.dtypes import FLOATING
-from .code import (
-    At,
-    Candidate,
-    Place,
-    add_argument,
-    kept_as_it_is,
-    keyword,
-    move,
-    names_in,
-    operands,
-    origins,
-    retyped,
-    spelt,
-)  # fmt: skip
-from .names import Source
-from .source import Change
+from .casts import Source
+from .code import At, Place, move
+from .source import Candidate, Change
 
 _STEP = "    "
 
@@ -32,7 +19,7 @@ def floating_buffer(place: Place, at: At) -> Iterator[Candidate]:
     for source in place.sources:
         for name in place.finding.parameters:
             for value, _ in source.registered(name.rpartition(".")[2]):
-                yield from retyped(At(source, value), torch.float32)
+                yield from At(source, value).retyped(torch.float32)
 
 
 @move
@@ -75,7 +62,7 @@ def buffers_stay(place: Place, at: At) -> Iterator[Candidate]:
 @move
 def like_replaced(place: Place, at: At) -> Iterator[Candidate]:
     """Leaves the buffer its dtype."""
-    yield from kept_as_it_is(at)
+    yield from at.kept_as_it_is()
     for assign in at.source.below(at.source.statement(at.node), cst.Assign):
         yield at.source.after(assign.value, f".to({at.source.code(assign.targets[0].target)}.dtype)")
 
@@ -96,8 +83,8 @@ def norms_in_float32(place: Place, at: At) -> Iterator[Candidate]:
 def layer_in_float32(place: Place, at: At) -> Iterator[Candidate]:
     """Computes a linear layer in float32, and leaves its parameters as they are."""
     source, call = at.source, at.node
-    made = source.call_behind(call.func) if isinstance(call, cst.Call) else None
-    if made is None or source.called(made) != "Linear" or not isinstance(call, cst.Call) or len(call.args) != 1:
+    made = source.call_behind(call.func) if isinstance(call, cst.Call) and len(call.args) == 1 else None
+    if made is None or source.called(made) != "Linear" or not isinstance(call, cst.Call):
         return
     function = next((name for name, module in source.modules.items() if module == "torch.nn.functional"), None)
     layer, value = source.code(call.func), source.closed(call.args[0].value)
@@ -117,14 +104,14 @@ def convert_model(place: Place, at: At) -> Iterator[Candidate]:
         return  # not once more for each call
     for dtype in (place.finding.from_dtype, place.finding.to_dtype):
         if name and dtype in FLOATING and name not in at.source.modules:
-            yield [at.source.before_line(at.source.statement(at.node), f"{name}{spelt(dtype, at.source)}")]
+            yield [at.source.before_line(at.source.statement(at.node), f"{name}{at.source.spelt(dtype)}")]
 
 
 @move
 def assign_on_load(place: Place, at: At) -> Iterator[Candidate]:
     """Keeps the checkpoint's dtypes."""
     if isinstance(at.node, cst.Call):
-        yield keyword(at.source, at.node, "assign", "True")
+        yield at.source.keyword(at.node, "assign", "True")
 
 
 @move
@@ -132,21 +119,21 @@ def same_device(place: Place, at: At) -> Iterator[Candidate]:
     """Moves one operand to the others' device."""
     source, node = at.source, at.node
     params, function = source.parameters(node), source.scope(node)
-    others = [source.code(name.node) for name in names_in(at)]
+    others = [source.code(name.node) for name in at.names()]
     others = list(dict.fromkeys([*others, *source.others(node)]))
-    made = [*([] if place.birth is None or place.birth.source is not source else [place.birth]), *origins(at, 2)]
+    made = [*([] if place.birth is None or place.birth.source is not source else [place.birth]), *at.origins(2)]
     for other in others if params else ():
         for one in made:
             calls = [call for call in source.below(one.node, cst.Call) if source.on(call) is None and call.args]
             yield [
-                add_argument(source, call, f"device={other}.device") for call in calls if source.scope(call) is function
+                source.add_argument(call, f"device={other}.device") for call in calls if source.scope(call) is function
             ]
     called = node.func if isinstance(node, cst.Call) else None
     module = called.value if isinstance(called, cst.Name) and called.value not in source.modules else ""
     for other in others if module else ():
         yield [source.before_line(source.statement(node), f"{module}.to({other}.device)")]
     texts = [f".to(next({module}.parameters()).device)"] if module else []
-    for part in operands(at):
+    for part in at.operands():
         for text in [*(f".to({other}.device)" for other in others), *texts, ".cpu()"]:
             if source.code(part.node) not in text:
                 yield source.after(part.node, text)

@@ -159,8 +159,8 @@ class Mending:
         ]
         key: Callable[[Finding], object] = _place
         if self._options.fix and self._write():
-            key = search.state.key
-            self.left = [f for f in search.last.bad if (f.rule, f.file, search.state.key(f)[2]) not in known]
+            key = search.now.key
+            self.left = [f for f in search.last.bad if key(f) not in known]
             self.status = 0 if search.last.stopped else search.last.status
         self._untried = {_place(f) for f in self.left if key(f) in search.untried}
         self._refusals = {_place(f): search.refusals[key(f)].text for f in self.left if key(f) in search.refusals}

@@ -25,11 +25,7 @@ class TooLarge(Exception):
 
 
 def root_of(folder: str, script: str | None) -> str:
-    """The working tree of a program: the repository of the working directory, or that, and the script's folder with it.
-
-    Raises:
-        TooLarge: they have nothing in common but the whole disk.
-    """
+    """The working tree of a program: the repository of the working directory, or that; the script's folder with it."""
     parents = [Path(folder), *Path(folder).parents]
     root = str(next((one for one in parents if (one / ".git").exists()), folder))
     if script is not None:
@@ -43,11 +39,7 @@ class Tree:
     """A working tree. Of the home folder and that for temporary files, whose folders are of others, it is the files.
 
     Attributes:
-        root: its folder, without links in the path.
         linked: the files and folders that are links in copies.
-
-    Raises:
-        TooLarge: it has too many files, or too large ones.
     """
 
     def __init__(self, root: str, store: str) -> None:

@@ -79,11 +79,7 @@ def unproven(report: AuditReport) -> list[Edit]:
 
 
 def since(began: float, file: str) -> bytes:
-    """The bytes of a file that has not changed since the program began.
-
-    Raises:
-        OSError: it has, or cannot be read.
-    """
+    """The bytes of a file that has not changed since the program began."""
     if os.stat(file).st_mtime > began:
         raise OSError(f"{file} has changed since the program began")
     return Path(file).read_bytes()

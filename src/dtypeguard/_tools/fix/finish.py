@@ -7,47 +7,20 @@ import libcst as cst
 import torch
 
 from ..._core.base.dtypes import HALF
-from .code import (
-    WIDER_INTEGER,
-    At,
-    Candidate,
-    cast,
-    casts_in,
-    dtype_argument,
-    dtype_code,
-    in_function,
-    is_cast,
-    joined,
-    names_in,
-    retyped,
-    spelt,
-    uncast,
-)
-from .names import Source
-from .program import Run, State
-from .source import Node, Scope
+from .casts import WIDER_INTEGER, Source
+from .code import At, joined
+from .program import Run, Tried
+from .source import Candidate, Node, Scope
 
 
 @dataclass(frozen=True)
 class Edited:
-    """A file before and after an edit that helps, with what the runs of both came to.
-
-    Attributes:
-        source: the file with the edit.
-        old: the file without it.
-        before: the program without it.
-        after: the program with it.
-        base: what ran before.
-        run: what ran with the edit.
-        written: the lines that are the edit's, by their numbers.
-    """
+    """A file before an edit that helps, `old`, and after it, with both programs; `written`: the lines of the edit."""
 
     source: Source
     old: Source
-    before: State
-    after: State
-    base: Run
-    run: Run
+    before: Tried
+    after: Tried
     written: frozenset[int]
 
     def lines(self, node: Node) -> range:
@@ -60,10 +33,10 @@ class Edited:
     def narrowed(self, node: Node) -> torch.dtype | None:
         """The dtype of what an expression gave before the edit, if that was narrower than it is with it."""
         file, numbers = self.source.file, self.lines(node)
-        found = [self.run.results[file, line] for line in numbers if (file, line) in self.run.results]
-        was = {self.after.was(file, line) for line in numbers}
-        known = self.base.results.items()
-        old = [dtype for (where, line), dtype in known if where == file and self.before.was(file, line) in was]
+        places = [(file, line) for line in numbers]
+        found = [self.after.run.results[place] for place in places if place in self.after.run.results]
+        was, known = self.after.lines(places), self.before.run.results.items()
+        old = [dtype for place, dtype in known if (place[0], self.before.state.was(*place)) in was]
         if not found or not old or len({*found}) > 1 or len({*old}) > 1:
             return None
         narrow = old[0] in HALF if found[0].is_floating_point else old[0] in WIDER_INTEGER
@@ -73,17 +46,17 @@ class Edited:
 
 def without_needless(edited: Edited) -> Iterator[Candidate]:
     """Deletes casts of its own that cast nothing, and assignments of a variable to itself."""
-    source, run = edited.source, edited.run
+    source, run = edited.source, edited.after.run
     done = [one for one in run.casts if one.file == source.file and one.kind == "explicit"]
     for call in source.of(cst.Call):
         inner, place = source.on(call), source.range(call)
-        new = is_cast(source, call) and not call.args and edited.wrote(call)
+        new = source.is_cast(call) and not call.args and edited.wrote(call)
         ran = (source.file, place.start.line) in run.results
         casts = any(
             one.end == (place.end.line, place.end.column) if one.end else one.line in edited.lines(call) for one in done
         )
         if new and ran and inner is not None and not casts:
-            yield [uncast(source, inner, call)]
+            yield [source.uncast(inner, call)]
     for assign in source.of(cst.Assign):
         same = len(assign.targets) == 1 and source.code(assign.targets[0].target) == source.code(assign.value)
         if same and edited.wrote(assign):
@@ -96,20 +69,20 @@ def all_operands(edited: Edited) -> Iterator[Candidate]:
     A line would mix what the edit has widened with what is half as it was.
     """
     source, file = edited.source, edited.source.file
-    before = {edited.before.was(file, line) for line in _mixing(edited.base, file)}
-    for line in sorted(_mixing(edited.run, file)):
-        statement = source.statement_at(line) if edited.after.was(file, line) not in before else None
+    before = {edited.before.state.was(file, line) for line in _mixing(edited.before.run, file)}
+    for line in sorted(_mixing(edited.after.run, file)):
+        statement = source.statement_at(line) if edited.after.state.was(file, line) not in before else None
         if statement is None or edited.wrote(statement):
             continue
-        names = [one.node for one in names_in(At(source, statement)) if isinstance(one.node, cst.BaseExpression)]
+        names = [one.node for one in At(source, statement).names() if isinstance(one.node, cst.BaseExpression)]
         made = [value for name in names for value in source.definitions(name)[:1]]
         made = [value for value in made if source.scope(value) is source.scope(statement)]
         if any(edited.wrote(value) and _is_born_wide(source, value) for value in made):
             rest = [At(source, statement)]
             if isinstance(source.scope(statement), cst.FunctionDef):  # else it may be what the program is given
                 rest += [At(source, value) for value in made if not edited.wrote(value)]
-            calls = [call for one in rest for call in casts_in(one, torch.float32)]
-            yield joined([next(retyped(call, torch.float32), []) for call in calls])
+            calls = [call for one in rest for call in one.casts(torch.float32)]
+            yield joined([next(call.retyped(torch.float32), []) for call in calls])
 
 
 def all_totals(edited: Edited) -> Iterator[Candidate]:
@@ -135,7 +108,7 @@ def all_totals(edited: Edited) -> Iterator[Candidate]:
 
 def _is_born_wide(source: Source, value: Node) -> bool:
     """Whether an expression is wide without a cast, which would only be for what that line computes."""
-    return not any(is_cast(source, call) for call in source.below(value, cst.Call))
+    return not any(source.is_cast(call) for call in source.below(value, cst.Call))
 
 
 def _mixing(run: Run, file: str) -> set[int]:
@@ -163,10 +136,10 @@ def same_results(edited: Edited) -> Iterator[Candidate]:
         own = list(_own(edited, function))
         yield from (source.after(value, text) for text in own for value in values)
         for at in [At(source, value) for value in values]:
-            for text in in_function(at) if dtype in HALF else [f".to({dtype_code(dtype, source)})"]:
+            for text in at.in_function() if dtype in HALF else [f".to({source.dtype_code(dtype)})"]:
                 yield source.after(at.node, text)
             if dtype in HALF and not own:  # else other callers may have another one
-                yield cast(at, dtype, spelt(dtype, source))
+                yield at.cast(dtype, source.spelt(dtype))
 
 
 def _own(edited: Edited, function: Scope) -> Iterator[str]:
@@ -174,7 +147,7 @@ def _own(edited: Edited, function: Scope) -> Iterator[str]:
     old = edited.old
     named = [one for one in old.of(cst.FunctionDef) if isinstance(function, cst.FunctionDef)]
     for call in [call for one in named if _name(one) == _name(function) for call in old.below(one, cst.Call)]:
-        said, inner = dtype_argument(old, call) if is_cast(old, call) else None, old.on(call)
+        said, inner = old.dtype_argument(call) if old.is_cast(call) else None, old.on(call)
         if said is not None and inner is not None and not old.code(said.value).startswith(f"{old.torch()}."):
             yield old.code(call).removeprefix(old.code(inner))
 

@@ -2,9 +2,8 @@
 
 import contextlib
 import functools
-import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -75,25 +74,3 @@ class Leaving:
                     some = flat[:: max(1, flat.numel() // _SAMPLE)].double().cpu()
                     values = tuple(some[number].item() for number in range(len(some)))
                     self.samples.append(Sample(name_of(tensor.dtype), tuple(tensor.shape), values))
-
-
-class Left(Protocol):
-    """A run, from which tensors have left."""
-
-    @property
-    def left(self) -> Sequence[Sample]: ...
-
-
-def all_near(old: Left, new: Left, nearly: float) -> bool:
-    """Whether what left two runs is nearly the same; with 0 it is the same, and of the same dtype."""
-    return all(_is_near(a, b, nearly) for a, b in zip(old.left, new.left, strict=False))
-
-
-def _is_near(old: Sample, new: Sample, nearly: float) -> bool:
-    if old.shape != new.shape:  # of something else
-        return True
-    if not nearly:
-        return old.dtype == new.dtype and all(a == b or a != a for a, b in zip(old.values, new.values, strict=True))
-    pairs = [(a, b) for a, b in zip(old.values, new.values, strict=True) if math.isfinite(a)]
-    apart = math.hypot(*(a - b for a, b in pairs))
-    return apart <= nearly * math.hypot(*(a for a, _ in pairs))  # which NaN that is new is not

@@ -8,32 +8,9 @@ import libcst as cst
 import torch
 
 from ..._core.base.dtypes import FLOATING, HALF, name_of
-from .code import (
-    SUMS,
-    At,
-    Candidate,
-    Place,
-    cast,
-    casts_in,
-    dtype_code,
-    each_and_all,
-    in_function,
-    is_cast,
-    joined,
-    kept_as_it_is,
-    leaves,
-    makes,
-    move,
-    names_in,
-    operands,
-    origins,
-    retyped,
-    says_dtype,
-    spelt,
-    used,
-)
-from .names import Source
-from .source import Change
+from .casts import SUMS, Source
+from .code import At, Place, each_and_all, joined, move
+from .source import Candidate, Change
 
 _REFUSED_INDEX = re.compile(r"for index\b|'ind(ex|ices)'|as indices")  # in messages of PyTorch's
 _HALVES = frozenset(["half", *map(name_of, HALF)])
@@ -44,24 +21,24 @@ def cast_at_birth(place: Place, at: At) -> Iterator[Candidate]:
     """Converts where the dtype is born."""
     half = place.narrow in HALF
     if place.birth is not None and not (half and name_of(place.narrow) in place.finding.fix):  # as its help says
-        yield from retyped(place.birth, torch.float32 if half else place.narrow)
+        yield from place.birth.retyped(torch.float32 if half else place.narrow)
 
 
 @move
 def narrow_at_birth(place: Place, at: At) -> Iterator[Candidate]:
     """Converts to the narrower dtype where it is born."""
     if place.birth is not None:
-        yield from retyped(place.birth, place.narrow)
+        yield from place.birth.retyped(place.narrow)
 
 
 @move
 def cast_operands(place: Place, at: At) -> Iterator[Candidate]:
     """Casts an operand where it is used."""
     finding = place.finding
-    parts = used(at, places=_REFUSED_INDEX.search(finding.message) is not None)
+    parts = at.used(places=_REFUSED_INDEX.search(finding.message) is not None)
     floating = finding.from_dtype in FLOATING
     for text in _like_layers(at) if floating and finding.to_dtype in FLOATING else ():
-        yield from (cast(part, place.narrow, text) for part in parts)
+        yield from (part.cast(place.narrow, text) for part in parts)
     if floating and {finding.from_dtype, finding.to_dtype} & set(HALF):
         yield from _like_others(at, parts)
     targets = [finding.to_dtype, finding.from_dtype, torch.float32]
@@ -72,12 +49,12 @@ def cast_operands(place: Place, at: At) -> Iterator[Candidate]:
     others, again = _siblings(at), _again(at, parts)
     for dtype in dict.fromkeys(targets):
         if dtype is not None and dtype is not torch.float64:
-            yield joined([cast(part, dtype) for part in others])
-            yield from each_and_all([cast(part, dtype) for part in parts])
-            yield joined([cast(part, dtype) for part in again])
+            yield joined([part.cast(dtype) for part in others])
+            yield from each_and_all([part.cast(dtype) for part in parts])
+            yield joined([part.cast(dtype) for part in again])
     if finding.from_dtype in HALF and finding.to_dtype is torch.float32 and isinstance(at.node, cst.BaseExpression):
-        for text in [*in_function(at), spelt(finding.from_dtype, at.source)]:  # and back, for what goes on with it
-            yield joined([*(cast(part, torch.float32) for part in parts), at.source.after(at.node, text)])
+        for text in [*at.in_function(), at.source.spelt(finding.from_dtype)]:  # and back, for what goes on with it
+            yield joined([*(part.cast(torch.float32) for part in parts), at.source.after(at.node, text)])
 
 
 def _like_others(at: At, parts: list[At]) -> Iterator[Candidate]:
@@ -86,7 +63,7 @@ def _like_others(at: At, parts: list[At]) -> Iterator[Candidate]:
     if len(names) > 1 and len(names) == len(parts) and isinstance(at.source.scope(at.node), cst.FunctionDef):
         for target in (names[-1], names[0]):
             text = f".to({at.source.code(target.node)}.dtype)"
-            yield joined([cast(part, torch.float32, text) for part in names if part is not target])
+            yield joined([part.cast(torch.float32, text) for part in names if part is not target])
 
 
 def _siblings(at: At) -> list[At]:
@@ -94,7 +71,7 @@ def _siblings(at: At) -> list[At]:
     source, name = at.source, at.source.called(at.node)
     calls = [call for call in source.below(source.statement(at.node), cst.Call) if name and source.called(call) == name]
     nested = any(source.inside(one, other) for one in calls for other in calls if one is not other)
-    return [part for call in calls for part in used(At(source, call))] if len(calls) > 1 and not nested else []
+    return [part for call in calls for part in At(source, call).used()] if len(calls) > 1 and not nested else []
 
 
 def _again(at: At, parts: list[At]) -> list[At]:
@@ -118,10 +95,10 @@ def _like_layers(at: At) -> list[str]:
 @move
 def cast_to_narrow(place: Place, at: At) -> Iterator[Candidate]:
     """Casts the wider operand, or the result, to the narrower dtype."""
-    for one in [*used(at), at]:
-        for text in in_function(one):
-            yield cast(one, place.narrow, text)
-        yield cast(one, place.narrow)
+    for one in [*at.used(), at]:
+        for text in one.in_function():
+            yield one.cast(place.narrow, text)
+        yield one.cast(place.narrow)
 
 
 @move
@@ -129,11 +106,11 @@ def narrow_operands(place: Place, at: At) -> Iterator[Candidate]:
     """Casts what is wider where it is used."""
     if place.narrow in HALF and place.finding.severity != "error":
         return  # what is not refused may want its digits
-    parts = sorted(used(at), key=lambda part: not _looks_wide(part))
-    yield from (cast(part, place.narrow) for part in parts)
+    parts = sorted(at.used(), key=lambda part: not _looks_wide(part))
+    yield from (part.cast(place.narrow) for part in parts)
     for part in filter(_looks_wide, parts):  # what the function is given may be of either dtype
-        yield from (cast(part, place.narrow, text) for text in in_function(part))
-    yield joined([cast(part, place.narrow) for part in parts])
+        yield from (part.cast(place.narrow, text) for text in part.in_function())
+    yield joined([part.cast(place.narrow) for part in parts])
 
 
 def _looks_wide(at: At) -> bool:
@@ -147,15 +124,15 @@ def _looks_wide(at: At) -> bool:
 def cast_to_wide(place: Place, at: At) -> Iterator[Candidate]:
     """Casts the narrower operand to the wider dtype."""
     known = [dtype for dtype in (place.finding.from_dtype, place.finding.to_dtype) if dtype is not None]
-    for part in used(at) if known else ():
-        yield cast(part, max(known, key=lambda dtype: dtype.itemsize))
+    for part in at.used() if known else ():
+        yield part.cast(max(known, key=lambda dtype: dtype.itemsize))
 
 
 @move
 def float32_at_birth(place: Place, at: At) -> Iterator[Candidate]:
     """Converts where the float64 is born."""
     if place.birth is not None and torch.float64 in (place.finding.from_dtype, place.finding.to_dtype):
-        yield from retyped(place.birth, torch.float32)
+        yield from place.birth.retyped(torch.float32)
 
 
 @move
@@ -163,7 +140,7 @@ def floats_at_birth(place: Place, at: At) -> Iterator[Candidate]:
     """Makes floats of integers where they are born."""
     given, wanted = place.finding.from_dtype, place.finding.to_dtype
     if place.birth is not None and wanted is torch.float32 and given in (torch.int32, torch.int64):
-        yield from retyped(place.birth, torch.float32)
+        yield from place.birth.retyped(torch.float32)
 
 
 @move
@@ -177,24 +154,24 @@ def cast_in_loop(place: Place, at: At) -> Iterator[Candidate]:
         numpy = next((name for name, module in other.modules.items() if module == "numpy"), None)
         items = [one for one in other.of(cst.FunctionDef) if numpy and one.name.value == "__getitem__"]
         for part in [
-            part for item in items for one in other.below(item, cst.Return) for part in operands(At(other, one))
+            part for item in items for one in other.below(item, cst.Return) for part in At(other, one).operands()
         ]:
             yield other.around(part.node, f"{numpy}.{name_of(place.narrow)}(", ")")
-    names = [source.code(name.node) for name in names_in(At(source, loop.target))]
+    names = [source.code(name.node) for name in At(source, loop.target).names()]
     for name in names:
-        yield [source.before_line(loop.body.body[0], f"{name} = {name}{spelt(place.narrow, source)}")]
+        yield [source.before_line(loop.body.body[0], f"{name} = {name}{source.spelt(place.narrow)}")]
 
 
 @move
 def retype_inside(place: Place, at: At) -> Iterator[Candidate]:
     """Gives a cast or a factory in the line a wider dtype."""
-    for call in casts_in(at, place.wide):
+    for call in at.casts(place.wide):
         # What is wrong in float64 nobody would see: there a cast may only go.
-        yield from itertools.islice(retyped(call, place.wide), 1 if place.wide is torch.float64 else None)
-    made = at.source.on(at.node) if at.source.called(at.node).endswith("_") and isinstance(at.node, cst.Call) else None
+        yield from itertools.islice(call.retyped(place.wide), 1 if place.wide is torch.float64 else None)
+    made = at.source.on(at.node) if at.source.called(at.node).endswith("_") else None
     if isinstance(made, cst.Call) and place.wide is not torch.float64:  # what is written to it has to be as wide
-        parts = [At(at.source, made), *(one for part in used(at) for one in origins(part, 1)[:1])]
-        yield joined([next(retyped(call, place.wide), []) for part in parts for call in casts_in(part, place.wide)])
+        parts = [At(at.source, made), *(one for part in at.used() for one in part.origins(1)[:1])]
+        yield joined([next(call.retyped(place.wide), []) for part in parts for call in part.casts(place.wide)])
 
 
 @move
@@ -209,7 +186,7 @@ def called_in_wider(place: Place, at: At) -> Iterator[Candidate]:
             named = [arg.value for arg in call.args if source.code(arg.value).rpartition(".")[2] in _HALVES]
             if source.called(call) == function.name.value and len(named) == 1:
                 back = source.after(call, f".to({source.code(named[0])})")
-                parts.append(([source.replace(named[0], dtype_code(place.wide, source))], back))
+                parts.append(([source.replace(named[0], source.dtype_code(place.wide))], back))
     yield joined([part for both in parts for part in both])
     yield joined([wider for wider, _ in parts])
 
@@ -218,7 +195,7 @@ def called_in_wider(place: Place, at: At) -> Iterator[Candidate]:
 def widen_sum(place: Place, at: At) -> Iterator[Candidate]:
     """Sums in a wider dtype."""
     if at.source.called(at.node) in SUMS:
-        yield from (cast(one, place.wide) for one in operands(at)[:1])
+        yield from (one.cast(place.wide) for one in at.operands()[:1])
 
 
 @move
@@ -226,20 +203,20 @@ def widen_operands(place: Place, at: At) -> Iterator[Candidate]:
     """Computes the line in a wider dtype."""
     if place.wide is torch.float64 and place.finding.rule == "DG902":
         return  # nobody would see what is wrong in float64
-    parts = used(at)
+    parts = at.used()
     # `torch.stack([norm**2 for norm in norms])`: the squares are as large as their sum.
     lists = [part.elt for one in parts for part in at.source.below(one.node, cst.ListComp)]
     for one in [At(at.source, elt) for elt in lists if isinstance(elt, cst.BinaryOperation)]:
-        yield from (cast(leaf, place.wide) for leaf in leaves(one)[:1])
-    deep = [leaf for one in parts for leaf in leaves(one)]
+        yield from (leaf.cast(place.wide) for leaf in one.leaves()[:1])
+    deep = [leaf for one in parts for leaf in one.leaves()]
     if [one.node for one in deep] != [one.node for one in parts]:
-        yield joined([cast(leaf, place.wide) for leaf in deep])
-    every = [cast(one, place.wide) for one in parts]
+        yield joined([leaf.cast(place.wide) for leaf in deep])
+    every = [one.cast(place.wide) for one in parts]
     yield joined(every)
     yield from every if len(every) > 1 else ()
-    yield joined([cast(leaf, place.wide) for one in _siblings(at) for leaf in leaves(one)])
+    yield joined([leaf.cast(place.wide) for one in _siblings(at) for leaf in one.leaves()])
     if place.finding.from_dtype in HALF and isinstance(at.node, cst.BaseExpression) and place.finding.rule != "DG113":
-        for text in [*in_function(at), spelt(place.narrow, at.source)]:
+        for text in [*at.in_function(), at.source.spelt(place.narrow)]:
             yield joined([*every, at.source.after(at.node, text)])
 
 
@@ -247,9 +224,9 @@ def widen_operands(place: Place, at: At) -> Iterator[Candidate]:
 def widen_rounding(place: Place, at: At) -> Iterator[Candidate]:
     """Stays in the wider dtype where digits were dropped."""
     if place.birth is not None:
-        yield from kept_as_it_is(place.birth)
-        for call in casts_in(place.birth, place.wide):
-            yield from retyped(call, torch.float32 if place.wide is torch.float64 else place.wide)
+        yield from place.birth.kept_as_it_is()
+        for call in place.birth.casts(place.wide):
+            yield from call.retyped(torch.float32 if place.wide is torch.float64 else place.wide)
 
 
 @move
@@ -259,7 +236,7 @@ def narrow_behind_difference(place: Place, at: At) -> Iterator[Candidate]:
     if birth is None or place.wide is not torch.float64:
         return
     source, made = birth.source, birth.node
-    if not (says_dtype(birth) or is_cast(source, made) or makes(source, made)):
+    if not (birth.says_dtype or source.is_cast(made) or source.makes(made)):
         return  # what was computed is as it is
     assign = next((one for one in source.up(birth.node) if isinstance(one, cst.Assign)), None)
     target = None if assign is None else assign.targets[0].target
@@ -270,7 +247,7 @@ def narrow_behind_difference(place: Place, at: At) -> Iterator[Candidate]:
         sides = [(side, source.root(side) == target.value) for side in (node.left, node.right)]
         if isinstance(node.operator, cst.Subtract) and source.extent(node)[0] >= end and any(same for _, same in sides):
             wide = [source.code(side) if same else f"{source.closed(side)}.double()" for side, same in sides]
-            for born in retyped(birth, torch.float64):
+            for born in birth.retyped(torch.float64):
                 yield [*born, source.replace(node, f"({' - '.join(wide)}).float()")]
                 yield [*born, *source.after(node, ".float()")]
             return
@@ -281,11 +258,11 @@ def widen_behind(place: Place, at: At) -> Iterator[Candidate]:
     """Computes the line that loses the digits in a wider dtype."""
     finding = place.finding
     if place.birth is not None and "beside a larger number" in (finding.edit.label if finding.edit else ""):
-        yield joined([cast(one, place.wide) for one in used(place.birth)])
+        yield joined([one.cast(place.wide) for one in place.birth.used()])
     if place.birth is None or finding.edit != finding.spots[1]:
         return
     if any(name_of(dtype) in finding.spots[1].label for dtype in HALF):
-        yield joined([cast(one, torch.float32) for one in used(place.birth)])
+        yield joined([one.cast(torch.float32) for one in place.birth.used()])
     elif "from here" in finding.spots[1].label:  # what came in was right; else nobody would see it in float64
         yield from widen_operands(place, place.birth)
 
@@ -293,27 +270,27 @@ def widen_behind(place: Place, at: At) -> Iterator[Candidate]:
 @move
 def widen_origins(place: Place, at: At) -> Iterator[Candidate]:
     """Keeps what the line is computed from in a wider dtype."""
-    yield from _made_as(origins(at), place.wide)
+    yield from _made_as(at.origins(), place.wide)
     birth = place.birth  # which may be further away than definitions are looked through
-    call = birth.node if birth is not None and says_dtype(birth) else None
-    if birth is not None and isinstance(call, cst.Call) and not isinstance(birth.source.on(call), cst.Call):
+    call = birth.node if birth is not None and birth.says_dtype else None
+    if birth is not None and call is not None and not isinstance(birth.source.on(call), cst.Call):
         yield from _made_as([birth], place.wide)  # not of `Net().to(dtype)`, which converts all of a model
 
 
 @move
 def narrow_origins(place: Place, at: At) -> Iterator[Candidate]:
     """Makes what the line is computed from in the narrower dtype."""
-    yield from _made_as(origins(at), place.narrow)
+    yield from _made_as(at.origins(), place.narrow)
 
 
 def _made_as(made: list[At], dtype: torch.dtype) -> Iterator[Candidate]:
     for one in [other for found in made for other in _operands_of(found)]:
-        yield from kept_as_it_is(one)
-        calls = casts_in(one, torch.float64 if dtype is torch.float64 else torch.float32)
+        yield from one.kept_as_it_is()
+        calls = one.casts(torch.float64 if dtype is torch.float64 else torch.float32)
         for call in calls:
-            yield from retyped(call, dtype)
-        if not calls and (dtype is not torch.float64 or says_dtype(one)):  # nobody would see what is wrong in float64
-            yield from retyped(one, dtype)
+            yield from call.retyped(dtype)
+        if not calls and (dtype is not torch.float64 or one.says_dtype):  # nobody would see what is wrong in float64
+            yield from one.retyped(dtype)
 
 
 def _operands_of(at: At) -> list[At]:
@@ -333,18 +310,18 @@ def _operands_of(at: At) -> list[At]:
 def cast_once(place: Place, at: At) -> Iterator[Candidate]:
     """Converts it where it is made, once."""
     dtype, source = place.finding.to_dtype, at.source
-    for one in operands(at)[:1] if dtype is not None else ():
+    for one in at.operands()[:1] if dtype is not None else ():
         code = source.code(one.node)
         uses = [node for node in source.of(cst.Name, cst.Attribute) if source.code(node) == code]
         if len(uses) == 2:  # where it is made and where it is cast; others may want it as it is
-            yield from (cast(made, dtype) for made in origins(one, 1) if dtype is not None)
+            yield from (made.cast(dtype) for made in one.origins(1) if dtype is not None)
 
 
 @move
 def without_copy(place: Place, at: At) -> Iterator[Candidate]:
     """Writes to the tensor itself and not to a cast copy of it."""
     source, call = at.source, at.node
-    target = source.on(call) if isinstance(call, cst.Call) and not isinstance(source.parents[call], cst.Expr) else None
+    target = None if isinstance(source.parents[call], cst.Expr) else source.on(call)
     if target is not None:
         yield [source.replace(call, source.code(target))]
 
@@ -357,7 +334,7 @@ _DRAWN = re.compile(r"`(\w+\[\w+\]) = ")  # where a loop has a value from: what 
 def keep_result(place: Place, at: At) -> Iterator[Candidate]:
     """Keeps the result of the cast."""
     source, call = at.source, at.node
-    target = source.on(call) if isinstance(call, cst.Call) and isinstance(source.parents[call], cst.Expr) else None
+    target = source.on(call) if isinstance(source.parents[call], cst.Expr) else None
     if target is not None and _is_held_by_others(source, target):
         return
     read = isinstance(target, cst.Attribute | cst.Subscript) or (
@@ -382,7 +359,7 @@ def _is_held_by_others(source: Source, target: cst.BaseExpression) -> bool:
 def without_cast(place: Place, at: At) -> Iterator[Candidate]:
     """Deletes the cast that nothing reads."""
     source, call = at.source, at.node  # not where it is all that a loop or a function does
-    target = source.on(call) if isinstance(call, cst.Call) and isinstance(source.parents[call], cst.Expr) else None
+    target = source.on(call) if isinstance(source.parents[call], cst.Expr) else None
     while isinstance(target, cst.Call) and source.called(target) in _VIEWS:
         target = source.on(target)
     if isinstance(target, cst.Name | cst.Attribute | cst.Subscript) and len(source.block(source.statement(call))) > 1:

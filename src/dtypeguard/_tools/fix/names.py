@@ -12,13 +12,8 @@ _VIEWS = frozenset("detach view view_as reshape flatten ravel t transpose permut
 _VIEWS |= frozenset("select expand contiguous requires_grad_ values items enumerate zip reversed".split())
 
 
-class Source(Text):
-    """The syntax of one file, and its names.
-
-    Attributes:
-        widened: the lines at which floats are cast to wider ones.
-        joined: those at which integers become floats though no code says so.
-    """
+class Names(Text):
+    """The names of one file, and the lines at which floats become wider, and at which integers become floats unsaid."""
 
     def __init__(
         self, file: str, text: str, widened: frozenset[int] = frozenset(), joined: frozenset[int] = frozenset()
@@ -55,9 +50,9 @@ class Source(Text):
         name = function.attr if isinstance(function, cst.Attribute) else function
         return name.value if isinstance(name, cst.Name) else ""
 
-    def on(self, call: cst.Call) -> cst.BaseExpression | None:
-        """What a method is called on; None for a function of a module."""
-        function = call.func
+    def on(self, call: Node) -> cst.BaseExpression | None:
+        """What a method is called on; None for a function of a module, and for what is no call."""
+        function = call.func if isinstance(call, cst.Call) else None
         if not isinstance(function, cst.Attribute):
             return None
         root = function.value
@@ -292,10 +287,8 @@ class Source(Text):
     def root(self, node: Node) -> str:
         """The variable that an expression is a part of: `average` of `average[name].mul_(0.9)`, `self.mean`."""
         while True:
-            inner: Node | None = node.value if isinstance(node, cst.Subscript) else None
-            if isinstance(node, cst.Call):
-                inner = self.on(node)
-            elif isinstance(node, cst.Attribute) and not self.of_self(node):
+            inner: Node | None = self.on(node)
+            if isinstance(node, cst.Subscript) or (isinstance(node, cst.Attribute) and not self.of_self(node)):
                 inner = node.value
             if inner is None:
                 return self.code(node)

@@ -9,46 +9,23 @@ import torch
 
 from ..._core.base.dtypes import FLOATING, HALF, name_of
 from ..._rules.dg9._forms import rewritten
-from .code import (
-    WIDER_INTEGER,
-    At,
-    Candidate,
-    Place,
-    add_argument,
-    cast,
-    casts_in,
-    dtype_argument,
-    dtype_code,
-    each_and_all,
-    is_cast,
-    joined,
-    leaves,
-    like,
-    move,
-    names_in,
-    operands,
-    origins,
-    retyped,
-    says_dtype,
-    spelt,
-    used,
-)  # fmt: skip
-from .names import Source
-from .source import Change, Node, argument
+from .casts import WIDER_INTEGER, Source
+from .code import At, Place, each_and_all, joined, move
+from .source import Candidate, Change, Node, argument, arguments
 
 
 @move
 def eps_of_dtype(place: Place, at: At) -> Iterator[Candidate]:
     """Takes an eps that the dtype has."""
     source, node = at.source, at.node
-    name = next((source.code(one.node) for one in names_in(at)), None)
+    name = next((source.code(one.node) for one in at.names()), None)
     for number in source.below(node, cst.Float):
         if 0 < number.evaluated_value < 1e-4:
             if name is not None and source.torch():
                 yield [source.replace(number, f"max({number.value}, {source.torch()}.finfo({name}.dtype).tiny)")]
             yield [source.replace(number, "1e-4")]
     if isinstance(node, cst.Call) and argument(node, "eps") is None:
-        yield [add_argument(source, node, "eps=1e-4")]
+        yield [source.add_argument(node, "eps=1e-4")]
 
 
 @move
@@ -76,8 +53,8 @@ def limit_of_dtype(place: Place, at: At) -> Iterator[Candidate]:
         code = source.code(call.func)
         if code == f"{source.torch()}.finfo" and len(call.args) == 1 and _says_wide(source, call.args[0].value):
             said = [one for one in source.below(at.node, cst.Attribute) if source.code(one).endswith(".dtype")]
-            given = dict.fromkeys([*map(source.code, said), *(f"{name}.dtype" for name in like(source, at.node))])
-            for owner in [*given, dtype_code(place.narrow, source)]:
+            given = dict.fromkeys([*map(source.code, said), *(f"{name}.dtype" for name in source.like(at.node))])
+            for owner in [*given, source.dtype_code(place.narrow)]:
                 yield [source.replace(call.args[0].value, owner)]
 
 
@@ -110,7 +87,7 @@ _INVERTED = re.compile(r"\(*(~|1(\.0?)?\s*-|\w+\.logical_not\()|.*\.logical_not\
 def _hides(mask: At, place: Place) -> bool | None:
     """Whether a 1 in a mask hides a place, as its name or what it is made of says; None where nothing does."""
     code = mask.source.code(mask.node)
-    written = [one.source.code(one.node) for one in origins(mask)]
+    written = [one.source.code(one.node) for one in mask.origins()]
     ran = [step.rpartition(" at ")[0] for step in reversed(place.finding.origin)]  # nothing, if lines were left out
     for texts in [code, *written], ran if all(ran) else []:
         inverted = False
@@ -133,8 +110,8 @@ def copy_bits(place: Place, at: At) -> Iterator[Candidate]:
     held, given = finding.to_dtype, finding.from_dtype
     if held is None or given is None or given.itemsize > 1 or held.itemsize > 1 or not source.torch():
         return
-    for part in used(at):
-        yield source.after(part.node, f".view({dtype_code(held, source)})")
+    for part in at.used():
+        yield source.after(part.node, f".view({source.dtype_code(held)})")
 
 
 _COUNTS = ("sum", "count_nonzero", "bincount")
@@ -147,7 +124,7 @@ def clamp_first(place: Place, at: At) -> Iterator[Candidate]:
     dtype, source = place.finding.to_dtype, at.source
     if dtype not in WIDER_INTEGER:
         return
-    limits, parts = torch.iinfo(dtype), operands(at)
+    limits, parts = torch.iinfo(dtype), at.operands()
     if _counts(at):
         return
     if place.finding.from_dtype in FLOATING or (dtype in _BYTES and any(map(_is_arithmetic, parts))):  # a picture
@@ -161,17 +138,17 @@ def count_in_int64(place: Place, at: At) -> Iterator[Candidate]:
     if place.finding.to_dtype in WIDER_INTEGER and _counts(at):
         added = source.below(source.statement(at.node), cst.AugAssign)  # to a total, which is as narrow
         totals = [At(source, value) for one in added for value in source.definitions(one.target)[:1]]
-        yield joined([cast(one, torch.int64) for one in [at, *totals]])
+        yield joined([one.cast(torch.int64) for one in [at, *totals]])
 
 
 def _counts(at: At) -> bool:
     """Whether what is cast says how many there are."""
-    return is_cast(at.source, at.node) and at.source.called(operands(at)[0].node) in _COUNTS
+    return at.source.is_cast(at.node) and at.source.called(at.operands()[0].node) in _COUNTS
 
 
 def _is_arithmetic(at: At) -> bool:
     """Whether integers are computed with `+` and the like, which gives pixels; labels, ids and offsets are not."""
-    values = [at.node, *(one.node for one in origins(at, 1))]
+    values = [at.node, *(one.node for one in at.origins(1))]
     return any(True for one in values for _ in at.source.below(one, cst.BinaryOperation))
 
 
@@ -181,35 +158,35 @@ def whole_in_int64(place: Place, at: At) -> Iterator[Candidate]:
     given, taken, source = place.finding.from_dtype, place.finding.to_dtype, at.source
     if given is None or taken is None or given in FLOATING or given.itemsize <= taken.itemsize:
         return
-    if is_cast(source, at.node):
-        yield from retyped(at, torch.int64)
+    if source.is_cast(at.node):
+        yield from at.retyped(torch.int64)
     written = [At(source, value) for one in _targets(at) for value in source.definitions(_base(one))[:1]]
-    yield from (cast(one, torch.int64) for one in written if says_dtype(one))
+    yield from (one.cast(torch.int64) for one in written if one.says_dtype)
 
 
 @move
 def made_of_integers(place: Place, at: At) -> Iterator[Candidate]:
     """Makes whole numbers integers where they became floats."""
-    for call in casts_in(at, place.wide):
-        said = dtype_argument(call.source, call.node) if isinstance(call.node, cst.Call) else None
+    for call in at.casts(place.wide):
+        said = call.source.dtype_argument(call.node)
         if said is not None and call.source.code(said.value).startswith(f"{call.source.torch()}."):
-            yield from retyped(call, torch.int64)
+            yield from call.retyped(torch.int64)
 
 
 @move
 def integers_stay(place: Place, at: At) -> Iterator[Candidate]:
     """Makes integers of what whole numbers are joined to."""
     if at.source.range(at.node).end.line in at.source.joined:
-        for call in [call for one in origins(at, 1) for call in casts_in(one, place.wide)]:
-            yield from retyped(call, torch.int64)
+        for call in [call for one in at.origins(1) for call in one.casts(place.wide)]:
+            yield from call.retyped(torch.int64)
 
 
 @move
 def only_floats(place: Place, at: At) -> Iterator[Candidate]:
     """Casts only what is floating."""
-    for one in casts_in(at, place.wide):
+    for one in at.casts(place.wide):
         source, call = one.source, one.node
-        inner = source.on(call) if is_cast(source, call) and isinstance(call, cst.Call) and len(call.args) < 2 else None
+        inner = source.on(call) if source.is_cast(call) and len(call.args) < 2 else None
         if isinstance(inner, cst.Name) and _is_drawn(source, inner):
             text = f"{source.code(call)} if {inner.value}.is_floating_point() else {inner.value}"
             alone = isinstance(source.parents[call], cst.Assign | cst.Return | cst.BaseComp)
@@ -232,14 +209,14 @@ def _is_drawn(source: Source, name: cst.Name) -> bool:
 def bool_before_inverted(place: Place, at: At) -> Iterator[Candidate]:
     """Makes a mask bool before it is inverted."""
     if isinstance(at.node, cst.UnaryOperation) and isinstance(at.node.operator, cst.BitInvert):
-        yield cast(At(at.source, at.node.expression), torch.bool)
+        yield At(at.source, at.node.expression).cast(torch.bool)
 
 
 @move
 def straight_through(place: Place, at: At) -> Iterator[Candidate]:
     """Hands the gradient on past the rounding."""
     source, call = at.source, at.node
-    inner = source.on(call) if isinstance(call, cst.Call) and is_cast(source, call) else None
+    inner = source.on(call) if source.is_cast(call) else None
     if inner is None:
         return
     rounded = [one for one in source.below(inner, cst.Call) if source.called(one) in ("round", "floor")]
@@ -272,13 +249,13 @@ def clamped_integers(place: Place, at: At) -> Iterator[Candidate]:
         ):
             target = source.code(one.target)  # a picture; it may be a view, so it stays one
             limits = torch.iinfo(dtype)
-            inner = f"{target}{spelt(place.wide, source)} {_added(source, one)}"
+            inner = f"{target}{source.spelt(place.wide)} {_added(source, one)}"
             yield [source.replace(one, f"{target}.copy_(({inner}).clamp({limits.min}, {limits.max}))")]
     sums = isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add | cst.Multiply)
     alone = not isinstance(source.parents[node], cst.BinaryOperation | cst.Attribute)  # a picture, and no part of a sum
     if dtype is not None and dtype is torch.uint8 and sums and alone and not added and not _is_clamped(at):
-        back = f".clamp(0, 255).to({dtype_code(dtype, source)})"
-        yield from ([*cast(part, place.wide), *source.after(node, back)] for part in used(at))
+        back = f".clamp(0, 255).to({source.dtype_code(dtype)})"
+        yield from ([*part.cast(place.wide), *source.after(node, back)] for part in at.used())
 
 
 @move
@@ -290,9 +267,9 @@ def wider_integers(place: Place, at: At) -> Iterator[Candidate]:
     added = list(source.below(source.statement(node), cst.AugAssign))
     for one in added if dtype in _BYTES else ():
         signed = dtype is torch.int8
-        yield from (cast(value, torch.int64) for value in _counters(at, one, signed))
+        yield from (value.cast(torch.int64) for value in _counters(at, one, signed))
     if not added:
-        yield from each_and_all([cast(part, place.wide) for part in used(at)])
+        yield from each_and_all([part.cast(place.wide) for part in at.used()])
 
 
 def _counters(at: At, assign: cst.AugAssign, signed: bool) -> list[At]:
@@ -302,7 +279,7 @@ def _counters(at: At, assign: cst.AugAssign, signed: bool) -> list[At]:
     held = assign.target.value if counts and isinstance(assign.target, cst.Subscript) else assign.target
     made = [At(source, value) for value in source.definitions(held)[:1]]
     known = isinstance(assign.value, cst.BaseNumber)
-    return [value for value in made if known and says_dtype(value) and (signed or counts or _is_number(value))]
+    return [value for value in made if known and value.says_dtype and (signed or counts or _is_number(value))]
 
 
 def _is_clamped(at: At) -> bool:
@@ -315,7 +292,7 @@ def _is_clamped(at: At) -> bool:
 
 def _is_number(value: At) -> bool:
     """Whether a tensor is made of one number."""
-    first = value.node.args[0].value if isinstance(value.node, cst.Call) and value.node.args else None
+    first = next((arg.value for arg in arguments(value.node)), None)
     return isinstance(first, cst.BaseNumber) or (isinstance(first, cst.Tuple) and not first.elements)  # `zeros(())`
 
 
@@ -412,18 +389,18 @@ def stable_form(place: Place, at: At) -> Iterator[Candidate]:
 @move
 def totals_in_float64(place: Place, at: At) -> Iterator[Candidate]:
     """Adds up in float64, where totals cancel."""
-    source, names = at.source, {at.source.code(name.node) for name in names_in(at)}
+    source, names = at.source, {at.source.code(name.node) for name in at.names()}
     adding = {source.scope(one) for one in source.of(cst.AugAssign) if source.code(one.target) in names}
     if place.finding.from_dtype is not torch.float32 or not isinstance(at.node, cst.BinaryOperation):
         return
     changes: Candidate = []
     for one in [one for scope in adding for one in source.below(scope, cst.AugAssign)]:
         for total in source.definitions(one.target)[:1]:
-            if isinstance(total, cst.Call) and not says_dtype(At(source, total)):
-                changes += next(retyped(At(source, total), torch.float64), [])
-                changes += joined([cast(leaf, torch.float64) for leaf in leaves(At(source, one.value))])
+            if isinstance(total, cst.Call) and not At(source, total).says_dtype:
+                changes += next(At(source, total).retyped(torch.float64), [])
+                changes += joined([leaf.cast(torch.float64) for leaf in At(source, one.value).leaves()])
     if changes:
-        yield joined([changes, *(cast(one, torch.float32) for one in [at, *_readers(at, names)])])
+        yield joined([changes, *(one.cast(torch.float32) for one in [at, *_readers(at, names)])])
 
 
 def _readers(at: At, names: set[str]) -> list[At]:
@@ -444,16 +421,16 @@ def fitting_target(place: Place, at: At) -> Iterator[Candidate]:
     """Allocates the target in the dtype of what is written to it."""
     source, node, finding = at.source, at.node, place.finding
     dtype = finding.from_dtype if finding.from_dtype not in (None, finding.to_dtype) else torch.float32
-    receiver = source.on(node) if isinstance(node, cst.Call) else None
-    if dtype is not None and is_cast(source, node) and not _targets(at):
-        yield from retyped(At(source, node), dtype)
+    receiver = source.on(node)
+    if dtype is not None and source.is_cast(node) and not _targets(at):
+        yield from At(source, node).retyped(dtype)
     for base in map(_base, [*([] if receiver is None else [receiver]), *_targets(at)]):
         if isinstance(base, cst.BaseExpression) and dtype is not None:
             for value in source.definitions(base)[:2]:
                 if isinstance(value, cst.Call):  # what is but another name shares its memory, and is to do so
-                    yield from retyped(At(source, value), dtype)
+                    yield from At(source, value).retyped(dtype)
             if base is receiver and not source.called(node).endswith("_"):
-                yield cast(At(source, base), dtype)
+                yield At(source, base).cast(dtype)
 
 
 def _targets(at: At) -> list[Node]:
@@ -473,5 +450,5 @@ def wider_target(place: Place, at: At) -> Iterator[Candidate]:
     known = (place.finding.from_dtype, place.finding.to_dtype)
     for wide in [WIDER_INTEGER[dtype] for dtype in known if dtype in WIDER_INTEGER][:1]:
         wide = torch.int64 if "`dtype=torch.int64`" in place.finding.fix else wide  # as its help says
-        for name in names_in(At(at.source, at.source.statement(at.node))):
-            yield from (cast(At(at.source, value), wide) for value in at.source.definitions(name.node)[:1])
+        for name in At(at.source, at.source.statement(at.node)).names():
+            yield from (At(at.source, value).cast(wide) for value in at.source.definitions(name.node)[:1])

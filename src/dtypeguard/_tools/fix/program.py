@@ -1,7 +1,8 @@
 """A program with edits: its texts, and what a run of it came to."""
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -10,12 +11,13 @@ from ..._core.base.dtypes import FLOATING, HALF
 from ..._engine.watch.findings import Conversion
 from ..._engine.watch.rule import Finding, Severity
 from ..._engine.watch.selection import reaches
-from .code import CASTING, WIDER_INTEGER, Candidate
+from .casts import CASTING, WIDER_INTEGER
 from .left import Sample
-from .source import apply
+from .source import Candidate, apply
 
 Texts = Mapping[str, str]
 Line = tuple[str, int]  # a file, and a number
+Key = tuple[str, str | None, int]  # of a finding: its rule, and its line before any edit
 
 
 def key_of(texts: Texts) -> tuple[tuple[str, str], ...]:
@@ -28,37 +30,32 @@ class Run:
     """What a run of the program came to.
 
     Attributes:
-        findings: what the audit found.
-        status: the exit status.
         error: the exception that ended it, or nothing.
         raised: the user's lines at which that was raised, file and number, the outermost first.
-        lines: what it printed.
         stopped: whether it was stopped, since it had run for long enough.
         operations: how many operations it ran.
         outside: what it tried to write outside of its copy.
         files: the files of the working tree that it has loaded.
-        casts: its conversions.
         results: by line, file and number, the dtype of what was computed there last.
         merged: the lines at which it casts float64 to float32, which has too few digits for the values.
         errors: by line, file and number, how far its values were from what they would be in a wider dtype, at most;
             None where values were not followed.
         leaving: the same of what left the program at a line: numbers it read, results, what was trained.
         left: samples of the tensors that left it: saved, or as arrays and lists.
-        steps: how many steps of optimizers there were.
     """
 
     findings: list[Finding]
     status: int = 0
     error: str = ""
-    raised: tuple[tuple[str, int], ...] = ()
+    raised: tuple[Line, ...] = ()
     lines: list[str] = field(default_factory=list)
     stopped: bool = False
     operations: int = 0
     outside: str = ""
     files: tuple[str, ...] = ()
     casts: tuple[Conversion, ...] = ()
-    results: Mapping[tuple[str, int], torch.dtype] = field(default_factory=dict)
-    merged: tuple[tuple[str, int], ...] = ()
+    results: Mapping[Line, torch.dtype] = field(default_factory=dict)
+    merged: tuple[Line, ...] = ()
     errors: Mapping[Line, float] | None = None
     leaving: Mapping[Line, float] | None = None
     left: Sequence[Sample] = ()
@@ -68,31 +65,30 @@ class Run:
     def bad(self) -> list[Finding]:
         return [finding for finding in self.findings if reaches(finding.severity, Severity.WARNING.value)]
 
+    def _said(self, fits: Callable[[Conversion], bool]) -> list[Line]:
+        """The lines at which code casts floats so."""
+        explicit = [one for one in self.casts if one.kind == "explicit" and one.given.is_floating_point]
+        return [one.place for one in explicit if fits(one)]
+
     @property
-    def widened(self) -> list[tuple[str, int]]:
+    def widened(self) -> list[Line]:
         """The lines at which code casts floats to wider ones."""
-        return [
-            one.place for one in self.casts if one.kind == "explicit" and one.given.is_floating_point
-            and one.taken.is_floating_point and one.taken.itemsize > one.given.itemsize
-        ]  # fmt: skip
+        return self._said(lambda one: one.taken.is_floating_point and one.taken.itemsize > one.given.itemsize)
 
     @property
     def halved(self) -> list[Line]:
         """The lines at which code casts floats to half precision."""
-        explicit = [one for one in self.casts if one.kind == "explicit" and one.taken in HALF]
-        return [one.place for one in explicit if one.given.is_floating_point and one.given not in HALF]
+        return self._said(lambda one: one.taken in HALF and one.given not in HALF)
 
     @property
     def singled(self) -> list[Line]:
         """The lines at which code casts float64 to float32."""
-        kinds = (torch.float64, torch.float32)
-        return [one.place for one in self.casts if one.kind == "explicit" and (one.given, one.taken) == kinds]
+        return self._said(lambda one: (one.given, one.taken) == (torch.float64, torch.float32))
 
     @property
-    def truncated(self) -> list[tuple[str, int]]:
+    def truncated(self) -> list[Line]:
         """The lines at which code casts floats to integers or bools."""
-        explicit = [one for one in self.casts if one.kind == "explicit" and one.calls in CASTING]
-        return [one.place for one in explicit if one.given.is_floating_point and one.taken not in FLOATING]
+        return self._said(lambda one: one.calls in CASTING and one.taken not in FLOATING)
 
     @property
     def joined(self) -> list[Line]:
@@ -100,7 +96,7 @@ class Run:
         unsaid = [one for one in self.casts if one.kind in ("write", "promotion") and one.taken in FLOATING]
         return [one.place for one in unsaid if one.given in WIDER_INTEGER.values()]
 
-    def promoted(self, given: torch.dtype, taken: torch.dtype) -> list[tuple[str, int]]:
+    def promoted(self, given: torch.dtype, taken: torch.dtype) -> list[Line]:
         """The lines at which one dtype becomes another though no code says so."""
         kinds = ("write", "promotion")
         return [one.place for one in self.casts if one.kind in kinds and (one.given, one.taken) == (given, taken)]
@@ -118,7 +114,7 @@ class State:
         known = self.lines.get(file, ())
         return known[line - 1] if 0 < line <= len(known) else line
 
-    def key(self, finding: Finding) -> tuple[str, str | None, int]:
+    def key(self, finding: Finding) -> Key:
         return finding.rule, finding.file, self.was(finding.file or "", finding.line or 0)
 
     def numbers(self, file: str, text: str) -> list[int]:
@@ -136,6 +132,26 @@ class State:
         return State(texts, lines)
 
 
+@dataclass(frozen=True)
+class Tried:
+    """The program with some edits, and what it came to."""
+
+    state: State
+    run: Run
+
+    def key(self, finding: Finding) -> Key:
+        return self.state.key(finding)
+
+    @functools.cached_property
+    def keys(self) -> set[Key]:
+        """Of all that is bad."""
+        return set(map(self.key, self.run.bad))
+
+    def lines(self, places: Iterable[Line]) -> set[Line]:
+        """Lines by the numbers that they had before the edits."""
+        return {(file, self.state.was(file, line)) for file, line in places}
+
+
 def _first_lines(before: str, after: str, known: list[int] | None) -> list[int]:
     """For each line of a text which line it was in the one before, and so in the first."""
     old, new = before.split("\n"), after.split("\n")
@@ -145,12 +161,3 @@ def _first_lines(before: str, after: str, known: list[int] | None) -> list[int]:
             at = min(a + number, b - 1) if kind != "insert" else max(a - 1, 0)
             found.append(known[at] if known and at < len(known) else at + 1)
     return found
-
-
-def same_place(state: State, base: Run, edited: State, run: Run) -> bool:
-    """Whether an exception is raised at the line at which the program without the edit raised one."""
-    places = [
-        [(file, which.was(file, line)) for file, line in one.raised[-1:]]
-        for which, one in ((state, base), (edited, run))
-    ]
-    return bool(base.error) and places[0] == places[1]

@@ -1,23 +1,16 @@
 """Why there is no edit: what came of the candidate that came nearest."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ..._core.base.frames import shown
-
-if TYPE_CHECKING:  # it needs libcst
-    from .program import Run
+from .program import Run
 
 _MOST = 60  # characters of a line
 
 
 class Refusal(NamedTuple):
-    """Why a candidate is none.
-
-    Attributes:
-        near: how near it came to an edit.
-        text: a clause.
-    """
+    """Why a candidate is none, as a clause, and how near it came to an edit."""
 
     near: int
     text: str
@@ -31,7 +24,7 @@ COPIES = Refusal(3, "what removes it changes the numbers of a program that may b
 WRONG = Refusal(5, "what removes it leaves the values as wrong, or makes a result worse")
 
 
-def ends(run: "Run") -> Refusal:
+def ends(run: Run) -> Refusal:
     how = _short(run.error.partition("\n")[0]) if run.error else f"exit status {run.status}"
     return Refusal(2, f"the program ends with {how} with what was tried")
 

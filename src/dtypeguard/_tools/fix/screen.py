@@ -5,7 +5,7 @@ from typing import Protocol
 
 from ..._show.report.causes import Cause
 from .compared import born_elsewhere, still_found
-from .program import Run, State, Texts
+from .program import Run, State, Texts, Tried
 
 # The faults that make no number wrong by themselves: an edit that is safe leaves what is printed, nearly, and whether
 # they are there is seen without following values.
@@ -26,12 +26,7 @@ class Runner(Protocol):
 
 
 class Screen:
-    """Tells edits that change nothing.
-
-    Args:
-        run: runs the program.
-        first: what that came to without edits.
-    """
+    """Tells edits that change nothing; `first` is the run without edits."""
 
     def __init__(self, run: Runner, first: Run) -> None:
         self._run, self._first = run, first
@@ -56,5 +51,5 @@ class Screen:
             self._found[values] = set(map(State({}, {}).key, short.bad)) if short.stopped else set()
         if self._found[values].isdisjoint(map(state.key, cause.findings)):
             return False
-        run = self._run(edited.texts, values, part)
-        return still_found(cause, state, run, edited) and not born_elsewhere(cause, state, run, edited)
+        new = Tried(edited, self._run(edited.texts, values, part))
+        return still_found(cause, state, new) and not born_elsewhere(cause, state, new)

@@ -17,17 +17,24 @@ from ..._core.base.frames import installed
 from ..._engine.watch.rule import RULES, Finding, Severity
 from ..._show.report.causes import Cause, causes_of, loses, settles
 from . import blocks, classes, moves, numbers, reasons, training
-from .code import MOVES, Candidate, Place
-from .compared import born_elsewhere, removed_beside, still_found
+from .casts import Source
+from .code import MOVES, Place
+from .compared import (
+    ErrorChange,
+    Errors,
+    all_near,
+    born_elsewhere,
+    errors_of,
+    near,
+    removed_beside,
+    skeletons_agree,
+    still_found,
+)
 from .finish import MORE, WAYS, Edited, Way, same_results
-from .left import all_near
-from .measured import ErrorChange, Errors, errors_of
-from .names import Source
-from .outputs import near, skeletons_agree
-from .program import Run, State, Texts, key_of, same_place
+from .program import Key, Run, State, Tried, key_of
 from .reasons import Refusal
 from .screen import KEPT, Runner, Screen
-from .source import Change, Unfit
+from .source import Candidate, Change, Unfit
 
 ALL = (blocks, classes, moves, numbers, training)  # importing them enters their moves
 _TRIES = 24  # candidates for one cause
@@ -50,10 +57,7 @@ class Proof:
     """An edit that helps.
 
     Attributes:
-        moves: what was done.
         findings: what it removed, as it was found at first.
-        before: the program without it.
-        after: the program with it.
         left: the error of results that it leaves, where that is much.
     """
 
@@ -64,7 +68,7 @@ class Proof:
     left: float = 0.0
 
 
-Solution = tuple[tuple[str, ...], State, Run]  # the moves, the program with them, and what that came to
+Solution = tuple[tuple[str, ...], Tried]  # the moves, and the program with them
 
 
 class Search:
@@ -78,18 +82,23 @@ class Search:
         self.untried: set[object] = set()  # keys of causes for which the time was over
         self._run, self._read, self._mine, self._skip = run, read, mine, skip
         self._screen = None if run is None else Screen(run, first)
-        self.state, self.last = State({}, {}), first
+        self.now = Tried(State({}, {}), first)
         self.proofs: list[Proof] = []
         self.faults: list[Exception] = []
         self.refusals: dict[object, Refusal] = {}  # by key: why what came nearest to an edit is none
         self._given_up: set[object] = set()
-        self._standing: set[object] = set()  # keys of what else is found where a cause's first edit is tried
+        self._standing: set[Key] = set()  # keys of what else is found where a cause's first edit is tried
         self._sources: dict[tuple[str, str], Source] = {}
         self._ran: dict[tuple[tuple[str, str], ...], Run] = {(): first}
         self._errors: dict[tuple[tuple[str, str], ...], Errors] = {}
-        self._first = {self.state.key(finding): finding for finding in first.findings}
+        self._first = {self.now.key(finding): finding for finding in first.findings}
         self._last_run = 0  # by which number of runs a cause has its edit, or none
         self._second: Run | None = None  # of the program as it is, to know what differs from run to run
+
+    @property
+    def last(self) -> Run:
+        """The run with all edits so far."""
+        return self.now.run
 
     # ------------------------------------------------------------ sources
 
@@ -144,7 +153,7 @@ class Search:
         for name, changes in self.candidates(cause, state, kinds, depth):
             with contextlib.suppress(SyntaxError, ValueError):
                 edited = state.edited(changes, self._read)
-                back = all(self._text_of(file, self.state) == text for file, text in edited.texts.items())
+                back = all(self._text_of(file, self.now.state) == text for file, text in edited.texts.items())
                 files = {one.file for one in changes}
                 if not back and not any(self._writes_to_copy(file, state, edited) for file in files):
                     yield name, edited
@@ -188,181 +197,166 @@ class Search:
         return time.monotonic() > self._pauses
 
     def _key(self, cause: Cause) -> tuple[str, str | None, int]:
-        return self.state.key(cause.first)
+        return self.now.state.key(cause.first)
 
     def _mend_cause(self, cause: Cause, kinds: tuple[str, ...]) -> bool:
         solve = self._guess if self._run is None else self._solve
         self._last_run = len(self._ran) + (_RUNS_AT_FIRST if self.last.error else _RUNS)
-        own = {self.state.key(finding) for finding in cause.findings}
-        self._standing = {key for key in map(self.state.key, self.last.bad) if key not in own}
-        tried: list[tuple[float, tuple[str, ...], State, Run]] = []
-        for names, state, run in itertools.islice(solve([cause], self.state, self.last, kinds, _DEPTH), _TRIES_MORE):
+        own = {self.now.key(finding) for finding in cause.findings}
+        self._standing = self.now.keys - own
+        tried: list[tuple[float, tuple[str, ...], Tried]] = []
+        for names, new in itertools.islice(solve([cause], self.now, kinds, _DEPTH), _TRIES_MORE):
             if self._run is not None:
-                if len(names) > 1 and self._moves(cause, self.state, self.last, state, run, kinds):
+                if len(names) > 1 and self._moves(cause, self.now, new, kinds):
                     continue  # with each of several edits what is left of the program may be less
-                ways, state, run = self._finished(cause, state, run)
+                ways, new = self._finished(cause, new)
                 names = (*names, *ways)
-            others = any(map(loses, causes_of(run.bad)))  # then what is left may come from these
+            others = any(map(loses, causes_of(new.run.bad)))  # then what is left may come from these
             measures = self._run is not None and loses(cause) and not others
-            left = self._change(cause, self.state, self.last, state).left if measures else 0.0
-            tried.append((left, names, state, run))
+            left = self._change(cause, self.now, new).left if measures else 0.0
+            tried.append((left, names, new))
             if not left:
                 break
         if not tried:
             return False
-        left, names, state, run = min(tried, key=operator.itemgetter(0))
-        keys = {state.key(finding) for finding in run.bad}
-        gone = [(self.state.key(f), f) for f in self.last.bad if self.state.key(f) not in keys]
-        gone = [(key, f) for key, f in gone if f in cause.findings or self._is_mended(f, state, run)]
+        left, names, new = min(tried, key=operator.itemgetter(0))
+        gone = [(key, f) for f in self.last.bad if (key := self.now.key(f)) not in new.keys]
+        gone = [(key, f) for key, f in gone if f in cause.findings or self._is_mended(f, new)]
         if not gone:  # a later edit took back what an earlier one did
             return False
         findings = [self._first.get(key) or replace(f, line=key[2]) for key, f in gone]
-        self.proofs.append(Proof(names, tuple(findings), self.state, state, left))
-        self.state, self.last = state, run
+        self.proofs.append(Proof(names, tuple(findings), self.now.state, new.state, left))
+        self.now = new
         return True
 
-    def _finished(self, cause: Cause, state: State, run: Run) -> Solution:
+    def _finished(self, cause: Cause, new: Tried) -> Solution:
         """An edit that helps, made whole: see `finish`."""
         ways: list[str] = []
         for way in WAYS:
-            if way is same_results and (cause.rule in _EXACT or self._is_exact(cause, state, run)):
+            if way is same_results and (cause.rule in _EXACT or self._is_exact(cause, new)):
                 continue  # which rounds
             for _ in range(_DEPTH):
-                better = next(self._better(way, cause, state, run), None)
+                better = next(self._better(way, cause, new), None)
                 if better is None:
                     break
-                state, run = better
+                new = better
                 ways.append(way.__name__)
-        return tuple(ways), state, run
+        return tuple(ways), new
 
-    def _is_mended(self, finding: Finding, state: State, run: Run) -> bool:
+    def _is_mended(self, finding: Finding, new: Tried) -> bool:
         """Whether an edit has to do with it that a finding is gone: its values are less wrong, where that is known."""
         (cause,) = causes_of([finding])
-        known = run.errors is not None and cause.rule.startswith("DG9") and not self._touches(cause, state, self.state)
-        return not known or not self._change(cause, self.state, self.last, state).keeps
+        followed = new.run.errors is not None and cause.rule.startswith("DG9")
+        known = followed and not self._touches(cause, new.state, self.now.state)
+        return not known or not self._change(cause, self.now, new).keeps
 
-    def _is_exact(self, cause: Cause, state: State, run: Run) -> bool:
+    def _is_exact(self, cause: Cause, new: Tried) -> bool:
         """Whether values that had lost digits have all of them with an edit, as counts do."""
-        return run.errors is not None and self._change(cause, self.state, self.last, state).exact
+        return new.run.errors is not None and self._change(cause, self.now, new).exact
 
-    def _better(self, way: Way, cause: Cause, state: State, run: Run) -> Iterator[tuple[State, Run]]:
+    def _better(self, way: Way, cause: Cause, new: Tried) -> Iterator[Tried]:
         nearly = 0.0 if cause.rule in _EXACT else _NEARLY
-        for file in [file for file, text in state.texts.items() if text != self.state.texts.get(file)]:
-            tried = list(way(self._edited(file, state, run)))[:_TRIES_MORE]
+        first = self.now.state.texts
+        for file in [file for file, text in new.state.texts.items() if text != first.get(file)]:
+            tried = list(way(self._edited(file, new)))[:_TRIES_MORE]
             for changes in filter(None, tried if not self._is_over else ()):
                 with contextlib.suppress(SyntaxError, ValueError):
-                    edited = state.edited(changes, self._read)
-                    ran = self._run_with(edited.texts)
-                    keys = {edited.key(finding) for finding in ran.findings}
+                    better = self._with(new.state.edited(changes, self._read))
                     if (
-                        not self._writes_to_copy(file, state, edited)
-                        and keys <= {state.key(finding) for finding in run.findings}
-                        and self._judge(cause, self.state, self.last, edited, ran) == []
-                        and (way in MORE or self._numbers_agree(run, ran, nearly))
-                        and len(list(way(self._edited(file, edited, ran)))) < len(tried)
+                        not self._writes_to_copy(file, new.state, better.state)
+                        and set(map(better.key, better.run.findings)) <= set(map(new.key, new.run.findings))
+                        and self._judge(cause, self.now, better) == []
+                        and (way in MORE or self._numbers_agree(new.run, better.run, nearly))
+                        and len(list(way(self._edited(file, better)))) < len(tried)
                     ):
-                        yield edited, ran
+                        yield better
 
-    def _edited(self, file: str, state: State, run: Run) -> Edited:
-        old, new = (self._text_of(file, one).split("\n") for one in (self.state, state))
-        written = frozenset(number for number, line in enumerate(new, 1) if line not in old)
-        return Edited(
-            self._source(file, state), self._source(file, self.state), self.state, state, self.last, run, written
-        )
+    def _edited(self, file: str, new: Tried) -> Edited:
+        before, after = (self._text_of(file, one.state).split("\n") for one in (self.now, new))
+        written = frozenset(number for number, line in enumerate(after, 1) if line not in before)
+        return Edited(self._source(file, new.state), self._source(file, self.now.state), self.now, new, written)
 
-    def _guess(
-        self, causes: list[Cause], state: State, base: Run, kinds: tuple[str, ...], depth: int
-    ) -> Iterator[Solution]:
+    def _guess(self, causes: list[Cause], old: Tried, kinds: tuple[str, ...], depth: int) -> Iterator[Solution]:
         """The best candidate, which nobody has tried."""
-        for name, edited in self._edits(causes[0], state, kinds, depth):
-            rest = [finding for finding in base.findings if finding not in causes[0].findings]
-            yield (name,), edited, Run(rest, base.status, base.error)
+        for name, edited in self._edits(causes[0], old.state, kinds, depth):
+            rest = [finding for finding in old.run.findings if finding not in causes[0].findings]
+            yield (name,), Tried(edited, Run(rest, old.run.status, old.run.error))
 
-    def _solve(
-        self, causes: list[Cause], state: State, base: Run, kinds: tuple[str, ...], depth: int
-    ) -> Iterator[Solution]:
+    def _solve(self, causes: list[Cause], old: Tried, kinds: tuple[str, ...], depth: int) -> Iterator[Solution]:
         """Edits that help, the best first."""
         cause, *rest = causes
-        for name, edits in itertools.groupby(self._edits(cause, state, kinds, depth), key=operator.itemgetter(0)):
-            later: list[tuple[State, Run, list[Cause]]] = []
+        base, refuse = old.run, functools.partial(self._refuse, cause, old, depth)
+        for name, edits in itertools.groupby(self._edits(cause, old.state, kinds, depth), key=operator.itemgetter(0)):
+            later: list[tuple[Tried, list[Cause]]] = []
             for _, edited in edits:
                 if len(self._ran) > self._last_run or self._is_over:
                     return
-                refuse = functools.partial(self._refuse, cause, state, depth)
-                if key_of(edited.texts) not in self._ran and self._screen and self._screen.stays(cause, state, edited):
+                known = key_of(edited.texts) in self._ran
+                if not known and self._screen and self._screen.stays(cause, old.state, edited):
                     refuse(reasons.STAYS)
                     continue
-                run = self._run_with(edited.texts)
-                new = self._judge(cause, state, base, edited, run)
+                tried = self._with(edited)
+                new = self._judge(cause, old, tried)
                 exact = kinds == ("safe",) and cause.rule in KEPT
                 as_it_is = exact and cause.rule in _EXACT and not base.error
-                if new is reasons.STAYS and depth > 1 and (others := born_elsewhere(cause, state, run, edited)):
-                    later.append((edited, run, others))
+                if new is reasons.STAYS and depth > 1 and (others := born_elsewhere(cause, old.state, tried)):
+                    later.append((tried, others))
                     continue
                 if isinstance(new, Refusal):
                     refuse(new)
                     continue
-                if exact and not self._numbers_agree(base, run, 0.0 if as_it_is else _NEARLY):
+                if exact and not self._numbers_agree(base, tried.run, 0.0 if as_it_is else _NEARLY):
                     refuse(reasons.COPIES)
-                    more = removed_beside(cause, state, base, edited, run)
-                    if as_it_is and not new and (more or _widens(cause.first)):  # it is wanted, though not safe
-                        return
+                    if as_it_is and not new and (removed_beside(cause, old, tried) or _widens(cause.first)):
+                        return  # it is wanted, though not safe
                     continue
                 if new:
-                    refuse(reasons.brings(*edited.key(new[0].first)))
+                    refuse(reasons.brings(*tried.key(new[0].first)))
                 if new and as_it_is:
                     continue
-                new += [other for other in rest if still_found(other, state, run, edited)]
+                new += [other for other in rest if still_found(other, old.state, tried)]
                 if not new:
-                    if self._repairs(cause, state, base, edited, run):
-                        yield (name,), edited, run
+                    if self._repairs(cause, old, tried):
+                        yield (name,), tried
                     else:
                         refuse(reasons.WRONG)
                     continue
                 if depth > 1 and len(new) <= 3:
-                    later.append((edited, run, new))
+                    later.append((tried, new))
             # An edit removed an error that had ended the program; what is found only now, further on, does not count
             # against it.
-            for edited, run, new in later:
-                first = {self.state.key(finding) for finding in self.last.bad}
-                again = any(edited.key(cause.first) in first for cause in new)
+            for tried, new in later:
+                again = any(tried.key(cause.first) in self.now.keys for cause in new)
                 hid = base.error or cause.rule == "DG109"  # numbers that have wrapped are not compared with others
-                behind = hid and not run.error and not again
-                if behind and not any(self._touches(c, state, edited) for c in new):
-                    yield (name,), edited, run
-            for edited, run, new in later[:3]:
-                solved = self._solve(new, edited, run, kinds, depth - 1)
+                behind = hid and not tried.run.error and not again
+                if behind and not any(self._touches(c, old.state, tried.state) for c in new):
+                    yield (name,), tried
+            for tried, new in later[:3]:
+                solved = self._solve(new, tried, kinds, depth - 1)
                 found = next((one for one in solved if not any((name, other) in _AGAINST for other in one[0])), None)
-                if found is not None and self._repairs(cause, state, base, *found[1:]):
-                    yield (name, *found[0]), *found[1:]
+                if found is not None and self._repairs(cause, old, found[1]):
+                    yield (name, *found[0]), found[1]
 
-    def _refuse(self, cause: Cause, state: State, depth: int, why: Refusal) -> None:
-        key, nothing = state.key(cause.first), Refusal(-1, "")
+    def _refuse(self, cause: Cause, old: Tried, depth: int, why: Refusal) -> None:
+        key, nothing = old.key(cause.first), Refusal(-1, "")
         if depth == _DEPTH and why.near > self.refusals.get(key, nothing).near:
             self.refusals[key] = why
 
-    def _repairs(self, cause: Cause, state: State, base: Run, edited: State, run: Run) -> bool:
+    def _repairs(self, cause: Cause, old: Tried, new: Tried) -> bool:
         """Whether values that had lost much at the lines of a cause are nearer to what they would be, and what leaves
         the program is not further from it; True where nothing of that is to be measured.
 
         What was rounded before is as wrong in a wider dtype, in which a rule may not see it any more.
         """
-        if self._run is None or not (loses(cause) or self._narrows(state, base, edited, run)):
+        narrows = not new.lines(new.run.halved) <= old.lines(old.run.halved)
+        if self._run is None or not (loses(cause) or narrows):
             return True
-        change = self._change(cause, state, base, edited)
+        change = self._change(cause, old, new)
         return (change.repairs or not loses(cause)) and not change.spoils
 
-    def _narrows(self, state: State, base: Run, edited: State, run: Run) -> bool:
-        """Whether an edit casts floats to half precision where nothing was cast so before."""
-        before, after = (
-            {(file, which.was(file, line)) for file, line in one.halved}
-            for which, one in ((state, base), (edited, run))
-        )
-        return not after <= before
-
-    def _change(self, cause: Cause, state: State, base: Run, edited: State) -> ErrorChange:
-        places = {(f.file, state.key(f)[2]) for f in cause.findings if f.file is not None}
-        return ErrorChange(self._errors_of(state), self._errors_of(edited), places, bool(base.error))
+    def _change(self, cause: Cause, old: Tried, new: Tried) -> ErrorChange:
+        places = {(f.file, old.key(f)[2]) for f in cause.findings if f.file is not None}
+        return ErrorChange(self._errors_of(old.state), self._errors_of(new.state), places, bool(old.run.error))
 
     def _errors_of(self, state: State) -> Errors:
         """How wrong values are."""
@@ -370,18 +364,18 @@ class Search:
         if key not in self._errors:
             assert self._run is not None
             run = self._ran.get(key)
-            self._errors[key] = errors_of(
-                state, self._run(state.texts, values=True) if run is None or run.errors is None else run
-            )
+            if run is None or run.errors is None:
+                run = self._run(state.texts, values=True)
+            self._errors[key] = errors_of(state, run)
         return self._errors[key]
 
-    def _run_with(self, texts: Texts) -> Run:
-        """The program with these texts; with the same ones it runs once."""
-        key = key_of(texts)
+    def _with(self, state: State) -> Tried:
+        """What the program comes to with these texts; with the same ones it runs once."""
+        key = key_of(state.texts)
         if key not in self._ran:
             assert self._screen is not None
-            self._ran[key] = self._screen.timed(texts)
-        return self._ran[key]
+            self._ran[key] = self._screen.timed(state.texts)
+        return Tried(state, self._ran[key])
 
     def _both(self) -> tuple[Run, Run]:
         """The program as it is, run twice."""
@@ -410,63 +404,61 @@ class Search:
             return False
         return all_near(base, run, nearly) or not all_near(*self._both(), 0.0)
 
-    def _moves(self, cause: Cause, state: State, base: Run, edited: State, run: Run, kinds: tuple[str, ...]) -> bool:
+    def _moves(self, cause: Cause, old: Tried, new: Tried, kinds: tuple[str, ...]) -> bool:
         """Whether results are others, with an edit that is safe or casts float64, whose values were right."""
-        single = any(self._wrote(*place, state, edited) for place in run.singled)
+        single = any(self._wrote(*place, old.state, new.state) for place in new.run.singled)
         safe = kinds == ("safe",)
-        if cause.rule not in KEPT or not (single or safe) or self._numbers_agree(base, run, _NEARLY):
+        if cause.rule not in KEPT or not (single or safe) or self._numbers_agree(old.run, new.run, _NEARLY):
             return False
-        if safe or not base.steps:
+        if safe or not old.run.steps:
             return True
-        return self._change(cause, state, base, edited).spoils  # else it may be the course of a training
+        return self._change(cause, old, new).spoils  # else it may be the course of a training
 
     def _touches(self, cause: Cause, state: State, edited: State) -> bool:
         """Whether a cause is at a line that an edit has written, or its dtype comes from there."""
         spots = [spot for finding in cause.findings for spot in finding.spots]
         return any(self._wrote(spot.file, spot.line, state, edited) for spot in spots)
 
-    def _truncates(self, cause: Cause, state: State, base: Run, edited: State, run: Run) -> bool:
+    def _truncates(self, cause: Cause, old: Tried, new: Tried) -> bool:
         """Whether an edit makes integers or bools of floats, where something else is wanted."""
         if any(finding.to_dtype is not None and finding.to_dtype not in FLOATING for finding in cause.findings):
             return False
-        before = {(file, state.was(file, line)) for file, line in base.truncated}
-        new = [place for place in run.truncated if (place[0], edited.was(*place)) not in before]
-        return any(self._wrote(file, line, state, edited) for file, line in new)
+        before = old.lines(old.run.truncated)
+        found = [place for place in new.run.truncated if (place[0], new.state.was(*place)) not in before]
+        return any(self._wrote(file, line, old.state, new.state) for file, line in found)
 
     def _wrote(self, file: str, line: int, state: State, edited: State) -> bool:
         """Whether a line is an edit's."""
-        old, new = (self._text_of(file, one).split("\n") for one in (state, edited))
-        return old != new and new[line - 1] not in old
+        before, after = (self._text_of(file, one).split("\n") for one in (state, edited))
+        return before != after and after[line - 1] not in before
 
-    def _judge(self, cause: Cause, state: State, base: Run, edited: State, run: Run) -> list[Cause] | Refusal:
+    def _judge(self, cause: Cause, old: Tried, new: Tried) -> list[Cause] | Refusal:
         """New causes that came with an edit; or why it does not help."""
-        if still_found(cause, state, run, edited):
+        base, run = old.run, new.run
+        if still_found(cause, old.state, new):
             return reasons.STAYS
-        if self._truncates(cause, state, base, edited, run):
+        if self._truncates(cause, old, new):
             return reasons.TRUNCATES
-        if any(self._wrote(file, line, state, edited) for file, line in run.merged):
+        if any(self._wrote(file, line, old.state, new.state) for file, line in run.merged):
             return reasons.MERGES
-        if self._moves(cause, state, base, edited, run, ()):
+        if self._moves(cause, old, new, ()):
             return reasons.MERGES
         # Digits that cancel are lost in what is added up, and nobody sees it in float64.
-        before, after = (
-            {(file, which.was(file, line)) for file, line in one.promoted(torch.float32, torch.float64)}
-            for which, one in ((state, base), (edited, run))
-        )
+        before, after = (one.lines(one.run.promoted(torch.float32, torch.float64)) for one in (old, new))
         if cause.rule == "DG902" and after - before:
             return reasons.HIDES
         # What stood before a cause's first edit is no edit's doing, also where one before this had ended the program.
-        known = self._standing | {state.key(finding) for finding in base.bad}
-        new = causes_of(finding for finding in run.bad if edited.key(finding) not in known)
+        known = self._standing | old.keys
+        brought = causes_of(finding for finding in run.bad if new.key(finding) not in known)
         if run.error:
-            there = same_place(state, base, edited, run)
+            there = bool(base.error) and old.lines(base.raised[-1:]) == new.lines(run.raised[-1:])
             if there and any((finding.file, finding.line) in base.raised for finding in cause.findings):
                 return reasons.STAYS  # the same exception is still raised, under another message
-            if not there and not any(other.severity == Severity.ERROR.value for other in new):
+            if not there and not any(other.severity == Severity.ERROR.value for other in brought):
                 return reasons.ends(run)
         if not run.error and not run.stopped and run.status not in (0, base.status):
             return reasons.ends(run)
-        return new if self._output_agrees(base, run) else reasons.prints(*self._without_noise(base, run))
+        return brought if self._output_agrees(base, run) else reasons.prints(*self._without_noise(base, run))
 
 
 def _widens(finding: Finding) -> bool:

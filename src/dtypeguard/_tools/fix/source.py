@@ -29,9 +29,17 @@ class Change:
     text: str
 
 
-def argument(call: cst.Call, name: str) -> cst.Arg | None:
+def arguments(call: Node) -> Sequence[cst.Arg]:
+    """The arguments of a call; none of what is no call."""
+    return call.args if isinstance(call, cst.Call) else ()
+
+
+def argument(call: Node, name: str) -> cst.Arg | None:
     """The argument that a call passes by a name."""
-    return next((arg for arg in call.args if arg.keyword is not None and arg.keyword.value == name), None)
+    return next((arg for arg in arguments(call) if arg.keyword is not None and arg.keyword.value == name), None)
+
+
+Candidate = list[Change]
 
 
 class Unfit(Exception):
@@ -45,11 +53,7 @@ def decode(data: bytes) -> tuple[str, str]:
 
 
 def apply(text: str, changes: Iterable[Change]) -> str:
-    """A text with changes; those at one place in their order.
-
-    Raises:
-        ValueError: if two of them overlap.
-    """
+    """A text with changes, which do not overlap; those at one place in their order."""
     parts, last = [], 0
     for change in sorted(changes, key=lambda change: (change.begin, change.end)):
         if change.begin < last:
@@ -60,11 +64,7 @@ def apply(text: str, changes: Iterable[Change]) -> str:
 
 
 class Text:
-    """The syntax of one file.
-
-    Raises:
-        libcst.ParserSyntaxError: for a text that is no Python which libcst knows.
-    """
+    """The syntax of one file."""
 
     def __init__(self, file: str, text: str) -> None:
         self.file, self.text = file, text
@@ -188,6 +188,19 @@ class Text:
             return Change(self.file, self.extent(call.args[place - 1].value)[1], self.extent(argument.value)[1], "")
         return Change(self.file, self.extent(argument)[0], self.extent(call.args[1])[0], "")
 
+    def add_argument(self, call: cst.Call, text: str) -> Change:
+        """One more argument of a call, behind the others."""
+        if not call.args:
+            end = self.extent(call)[1] - len(call.rpar) - 1
+            return Change(self.file, end, end, text)
+        end = self.extent(call.args[-1].value)[1]
+        return Change(self.file, end, end, f", {text}")
+
+    def keyword(self, call: cst.Call, name: str, value: str) -> list[Change]:
+        """A call with a keyword argument of this value."""
+        said = argument(call, name)
+        return [self.add_argument(call, f"{name}={value}") if said is None else self.replace(said.value, value)]
+
     def around(self, node: Node, before: str, after: str) -> list[Change]:
         begin, end = self.extent(node)
         return [Change(self.file, begin, begin, before), Change(self.file, end, end, after)]
@@ -235,11 +248,7 @@ class Text:
         return Change(self.file, end, end, text.removesuffix(self.newline) if first else text)
 
     def without(self, statement: Node) -> Change:
-        """A statement's lines gone; `pass` where its block would be empty.
-
-        Raises:
-            Unfit: others stand on its line.
-        """
+        """A statement's lines gone, if it stands alone on them; `pass` where its block would be empty."""
         simple = isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1
         condition = isinstance(statement, cst.If) and not statement.orelse
         if not (simple or condition) or not self.block(statement):
@@ -249,11 +258,7 @@ class Text:
         return Change(self.file, begin, end, f"{self.indent(statement)}pass{self.newline}" if alone else "")
 
     def line_of(self, node: Node) -> cst.SimpleStatementLine:
-        """The statement that a node stands in, alone on its line.
-
-        Raises:
-            Unfit: it does not.
-        """
+        """The statement that a node stands in, which is alone on its line."""
         statement = self.statement(node)
         if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) > 1:
             raise Unfit

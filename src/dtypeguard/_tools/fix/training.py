@@ -5,24 +5,9 @@ from collections.abc import Iterator
 import libcst as cst
 import torch
 
-from .code import (
-    At,
-    Candidate,
-    Place,
-    cast,
-    casts_in,
-    is_cast,
-    joined,
-    keyword,
-    move,
-    names_in,
-    origins,
-    retyped,
-    spelt,
-    uncast,
-)
-from .names import Source
-from .source import Change, Node, Unfit, argument
+from .casts import Source
+from .code import At, Place, joined, move
+from .source import Candidate, Change, Node, Unfit, argument, arguments
 
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_")
 
@@ -52,15 +37,13 @@ def _scalers(at: At) -> list[str]:
     return list(dict.fromkeys(at.source.code(on) for on in calls if on is not None))
 
 
-def _optimizer(at: At) -> tuple[At, At] | None:
-    """The optimizer that the call at fault steps, unscales or is called on, and the call that made it."""
-    source, call = at.source, at.node
-    if not isinstance(call, cst.Call):
-        return None
-    given = call.args and source.called(call) != "load_state_dict"
-    node = call.args[0].value if given else source.on(call)
+def _optimizers(at: At) -> Iterator[tuple[cst.BaseExpression, cst.Call]]:
+    """The optimizer that the call at fault steps, unscales or is called on, and the call that made it; or nothing."""
+    source, given = at.source, arguments(at.node)
+    node = given[0].value if given and source.called(at.node) != "load_state_dict" else source.on(at.node)
     made = None if node is None else source.call_behind(node)
-    return (At(source, node), At(source, made)) if node is not None and made is not None else None
+    if node is not None and made is not None:
+        yield node, made
 
 
 def _moved(source: Source, statements: list[Node], before: Node) -> Candidate:
@@ -97,7 +80,7 @@ def _behind_backward(source: Source, statement: Node) -> Node:
 def step_by_scaler(place: Place, at: At) -> Iterator[Candidate]:
     """Steps the optimizer by the scaler."""
     source = at.source
-    optimizer = source.on(at.node) if isinstance(at.node, cst.Call) else None
+    optimizer = source.on(at.node)
     if optimizer is None:
         return
     for scaler in _scalers(at):
@@ -139,7 +122,7 @@ def scale_losses(place: Place, at: At) -> Iterator[Candidate]:
         for call in _calls(source, "backward", near=at.node):
             loss = source.on(call)
             if loss is not None and not any(
-                _has(source, one.node, "scale") for one in [At(source, loss), *origins(At(source, loss), 1)]
+                _has(source, one.node, "scale") for one in [At(source, loss), *At(source, loss).origins(1)]
             ):
                 yield source.around(loss, f"{scaler}.scale(", ")")
 
@@ -186,7 +169,7 @@ def _with_clips(source: Source, statement: Node) -> list[Node]:
 def attached_loss(place: Place, at: At) -> Iterator[Candidate]:
     """Leaves out the `.detach()` on the way to the loss."""
     losses = [At(at.source, call) for call in _calls(at.source, "scale", near=at.node)]
-    for one in [other for loss in [at, *losses] for other in [loss, *origins(loss)]]:
+    for one in [other for loss in [at, *losses] for other in [loss, *loss.origins()]]:
         for call in one.source.below(one.node, cst.Call):
             inner = one.source.on(call)
             if inner is not None and one.source.called(call) == "detach":
@@ -207,29 +190,29 @@ def zero_grad_first(place: Place, at: At) -> Iterator[Candidate]:
 @move
 def no_scaler(place: Place, at: At) -> Iterator[Candidate]:
     """Turns the scaler off, which bfloat16 does not need."""
-    scaler = at.source.on(at.node) if isinstance(at.node, cst.Call) else None
+    scaler = at.source.on(at.node)
     made = None if scaler is None else at.source.call_behind(scaler)
     if made is not None:
-        yield keyword(at.source, made, "enabled", "False")
+        yield at.source.keyword(made, "enabled", "False")
 
 
 @move
 def scaler_on(place: Place, at: At) -> Iterator[Candidate]:
     """Scales the loss, as float16 needs it."""
-    source, found = at.source, _optimizer(at)
+    source = at.source
     for scaler in _scalers(at):
         for call in _calls(source, "GradScaler"):
             if source.code(at.node).startswith(f"{scaler}.") and argument(call, "enabled") is not None:
-                yield keyword(source, call, "enabled", "True")
+                yield source.keyword(call, "enabled", "True")
         return
-    losses = [source.on(call) for call in _calls(source, "backward", near=at.node)]
-    for loss in losses[:1]:
-        if found is not None and loss is not None and source.torch():
-            name = source.code(found[0].node)
+    losses = [source.on(call) for call in _calls(source, "backward", near=at.node)][:1]
+    for loss, (optimizer, call) in zip(losses, _optimizers(at), strict=False):
+        if loss is not None and source.torch():
+            name = source.code(optimizer)
             scaler = f"{name.rpartition('.')[0]}.scaler".removeprefix(".")
             made = f"{scaler} = {source.torch()}.amp.GradScaler({source.device()})"
             yield [
-                source.after_line(source.statement(found[1].node), made),
+                source.after_line(source.statement(call), made),
                 *source.around(loss, f"{scaler}.scale(", ")"),
                 source.replace(at.node, f"{scaler}.step({name})"),
                 source.after_line(source.statement(at.node), f"{scaler}.update()"),
@@ -240,10 +223,10 @@ def scaler_on(place: Place, at: At) -> Iterator[Candidate]:
 def float32_loss(place: Place, at: At) -> Iterator[Candidate]:
     """Computes the loss in float32."""
     source = at.source
-    for loss in [At(source, arg.value) for arg in at.node.args] if isinstance(at.node, cst.Call) else ():
-        yield from (_uncast(one) for one in [loss, *origins(loss, 1)] if is_cast(source, one.node))
-        for one in [*origins(loss, 1), loss]:
-            calls = [call for call in source.below(one.node, cst.Call) if not is_cast(source, call)]
+    for loss in [At(source, arg.value) for arg in arguments(at.node)]:
+        yield from (_uncast(one) for one in [loss, *loss.origins(1)] if source.is_cast(one.node))
+        for one in [*loss.origins(1), loss]:
+            calls = [call for call in source.below(one.node, cst.Call) if not source.is_cast(call)]
             criteria = [call for call in calls if len(call.args) > 1]
             given = [arg.value for call in [*criteria[:1], *calls[:1]] for arg in call.args[:1]]
             models = [
@@ -251,12 +234,12 @@ def float32_loss(place: Place, at: At) -> Iterator[Candidate]:
             ]
             alike = [call for call in criteria if source.called(call) == source.called(criteria[0])]
             if len(alike) > 1:  # a sum of losses is float32 if one of them is
-                yield joined([cast(At(source, call.args[0].value), torch.float32) for call in alike])
+                yield joined([At(source, call.args[0].value).cast(torch.float32) for call in alike])
             # What the criterion gets, what the model gives, and what the loss is made of.
-            for node in [*(given if criteria else ()), *models, *given, *(name.node for name in names_in(one))]:
+            for node in [*(given if criteria else ()), *models, *given, *(name.node for name in one.names())]:
                 whole = node is loss.node or (isinstance(loss.node, cst.Name) and node is one.node)
                 if not whole:  # which was computed in half before
-                    yield cast(At(source, node), torch.float32)
+                    yield At(source, node).cast(torch.float32)
 
 
 def _uncast(at: At) -> Candidate:
@@ -267,70 +250,64 @@ def _uncast(at: At) -> Candidate:
         return []
     parent = source.parents[call]
     targets = [source.code(one.target) for one in parent.targets] if isinstance(parent, cst.Assign) else []
-    return [source.without(source.line_of(call)) if targets == [source.code(inner)] else uncast(source, inner, call)]
+    return [source.without(source.line_of(call)) if targets == [source.code(inner)] else source.uncast(inner, call)]
 
 
 @move
 def float32_parameters(place: Place, at: At) -> Iterator[Candidate]:
     """Keeps the parameters in float32."""
-    if (found := _optimizer(at)) is None:
-        return
-    source, made = at.source, found[1]
-    for one in [made, *origins(made)]:
-        for call in casts_in(one, torch.float32):
-            yield from retyped(call, torch.float32)
-    for statement in _conversions(at):
-        yield [source.without(statement)]
-    for name in names_in(made):
-        line = f"{source.code(name.node)}{spelt(torch.float32, source)}"
-        yield [source.before_line(source.statement(made.node), line)]
+    source = at.source
+    for made in [At(source, call) for _, call in _optimizers(at)]:
+        for one in [made, *made.origins()]:
+            for call in one.casts(torch.float32):
+                yield from call.retyped(torch.float32)
+        for statement in _conversions(at):
+            yield [source.without(statement)]
+        for name in made.names():
+            line = f"{source.code(name.node)}{source.spelt(torch.float32)}"
+            yield [source.before_line(source.statement(made.node), line)]
 
 
 @move
 def larger_eps(place: Place, at: At) -> Iterator[Candidate]:
     """Gives the optimizer an eps that the dtype has."""
-    made = _optimizer(at)
-    if made is not None and isinstance(made[1].node, cst.Call):
-        yield keyword(at.source, made[1].node, "eps", "1e-4")
+    for _, made in _optimizers(at):
+        yield at.source.keyword(made, "eps", "1e-4")
 
 
 @move
 def optimizer_last(place: Place, at: At) -> Iterator[Candidate]:
     """Builds the optimizer after the last change of the model."""
-    if (found := _optimizer(at)) is None:
-        return
-    source, statement = at.source, at.source.statement(found[1].node)
-    block, name = list(source.block(statement)), source.code(found[0].node)
-    later = block[block.index(statement) + 1 :]
-    uses = [
-        one for one in later if any(source.code(part) == name for part in source.below(one, cst.Name, cst.Attribute))
-    ]
-    if uses and uses[0] is not later[0]:
-        yield _moved(source, [statement], uses[0])
+    source = at.source
+    for optimizer, made in _optimizers(at):
+        statement, name = source.statement(made), source.code(optimizer)
+        block = list(source.block(statement))
+        later = block[block.index(statement) + 1 :]
+        names = [[source.code(part) for part in source.below(one, cst.Name, cst.Attribute)] for one in later]
+        uses = [one for one, read in zip(later, names, strict=True) if name in read]
+        if uses and uses[0] is not later[0]:
+            yield _moved(source, [statement], uses[0])
 
 
 @move
 def freeze_the_rest(place: Place, at: At) -> Iterator[Candidate]:
     """Freezes the modules that no optimizer holds, and parameters of the model itself."""
-    found = _optimizer(at)
-    calls = [] if found is None else at.source.below(found[1].node, cst.Call)
-    models = [at.source.on(call) for call in calls if at.source.called(call) == "parameters"]
+    source = at.source
     names = [name.split(".")[1:] for name in place.finding.parameters]
-    paths = dict.fromkeys(".".join(parts[:-1] or parts) for parts in names)
-    for model in models[:1]:
-        if found is not None and model is not None and all(paths):
-            inner = [
-                "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in str(p).split(".")) for p in paths
-            ]
-            lines = [f"{at.source.root(model)}{path}.requires_grad_(False)" for path in inner]
-            yield [at.source.before_line(at.source.statement(found[1].node), *lines)]
+    paths = dict.fromkeys(tuple(parts[:-1] or parts) for parts in names)
+    for _, made in _optimizers(at):
+        models = [source.on(call) for call in source.below(made, cst.Call) if source.called(call) == "parameters"]
+        if models and models[0] is not None and all(paths):
+            inner = ["".join(f"[{part}]" if part.isdigit() else f".{part}" for part in path) for path in paths]
+            lines = [f"{source.root(models[0])}{path}.requires_grad_(False)" for path in inner]
+            yield [source.before_line(source.statement(made), *lines)]
 
 
 @move
 def state_like_parameters(place: Place, at: At) -> Iterator[Candidate]:
     """Casts the optimizer's state where the model was converted."""
-    if (found := _optimizer(at)) is not None:
-        name = at.source.code(found[0].node)
+    for optimizer, _ in _optimizers(at):
+        name = at.source.code(optimizer)
         for statement in _conversions(at):
             yield [at.source.after_line(statement, f"{name}.load_state_dict({name}.state_dict())")]
 
@@ -339,4 +316,4 @@ def _conversions(at: At) -> list[Node]:
     """The statements beside a line that convert something in place, as `model.half()` does."""
     source = at.source
     beside = [one for one in source.block(source.statement(at.node)) if isinstance(one, cst.SimpleStatementLine)]
-    return [one for one in beside if isinstance(one.body[0], cst.Expr) and is_cast(source, one.body[0].value)]
+    return [one for one in beside if isinstance(one.body[0], cst.Expr) and source.is_cast(one.body[0].value)]

@@ -16,13 +16,7 @@ _SUBJECTS = Takes("an nn.Module or a state_dict", lambda value: isinstance(value
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print a manifest, or what differs from one.
-
-    Raises:
-        Failed: something differs.
-        Raised: a model raises something itself.
-        Usage: what was named is not there, cannot be read, or is no model and no checkpoint.
-    """
+    """Print a manifest, or what differs from one."""
     try_files(options)
     if options.check is None:
         if len(options.subjects) != 1:

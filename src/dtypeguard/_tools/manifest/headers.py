@@ -249,16 +249,13 @@ class _Metadata(pickle.Unpickler):
         plain = {("torch", "Size"), ("torch.serialization", "_get_layout"), ("collections", "OrderedDict")}
         if module.startswith("pathlib") and name in ("PosixPath", "WindowsPath", "Path", "PurePosixPath"):
             return os.path.join  # its parts, as text
-        if (known and name[0] != "_") or (known and name in ("_MEM_FORMAT_ENCODING", "_StorageInfo")):
+        if known and (name[0] != "_" or name in ("_MEM_FORMAT_ENCODING", "_StorageInfo")):
             found = super().find_class(module, name)
             if isinstance(found, type) and found.__module__ == module:
                 return found
-        if (module, name) in plain:
+        constant = getattr(torch, name, None) if module == "torch" else None
+        if (module, name) in plain or isinstance(constant, torch.dtype | torch.layout | torch.memory_format):
             return super().find_class(module, name)
-        if module == "torch" and isinstance(
-            getattr(torch, name, None), torch.dtype | torch.layout | torch.memory_format
-        ):
-            return getattr(torch, name)
         raise pickle.UnpicklingError(f"it would import {module}.{name}")
 
 
