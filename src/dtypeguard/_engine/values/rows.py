@@ -31,7 +31,7 @@ _STAYS, _MOST = 0.6, 64  # of the values that one change should have changed, an
 _ROUNDINGS = 64  # an error that roundings of a dtype make, in its half ulps
 _MERE = 4  # half ulps that a few roundings make, and times as large that an error was before it averaged out
 _STEERS = 64  # visits
-_STAY_WHOLE = frozenset("add sub rsub neg abs clone copy_ _to_copy remainder fmod floor_divide round floor".split())
+_SCALES = frozenset(["mul", "div"])
 _COLLIDED = 0.05  # share of whole numbers that are another one
 
 
@@ -251,9 +251,9 @@ class Row:
         return row is other
 
     def scales(self, numbers: "Row") -> bool:
-        """Whether whole numbers of float32 are measurements by now: scaled, or a function was computed of them."""
+        """Whether it computes from whole numbers of float32 what is measured: they were scaled since."""
         since = itertools.takewhile(lambda row: row is not numbers, self.chain())
-        return numbers.dtype not in HALF and any(not row.exact and row.name not in _STAY_WHOLE for row in since)
+        return numbers.dtype not in HALF and any(row.name in _SCALES for row in since)
 
     def born_beside(self) -> Iterator["Row"]:
         """The rows that lost finite values which came together with those of this chain: each of them is to change."""
