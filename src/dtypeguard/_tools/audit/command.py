@@ -29,10 +29,10 @@ from ..._core.base.usage import INTERRUPTED, Usage
 from ..._engine.watch.selection import Selection
 from ..._engine.watch.steps import Enough
 from ..._show.report.baseline import Baseline, load
-from . import factory
+from .. import factory
+from ..output import STDOUT, try_files
 from .audit import audit
 from .conclusion import conclude, stands_alone
-from .output import STDOUT, try_files
 from .ranks import Ranks
 
 _OPS = os.path.join("torch", "_ops.py")

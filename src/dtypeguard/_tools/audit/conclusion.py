@@ -20,7 +20,7 @@ from ..._show.report.text import Style
 from ..._show.text import number
 from ..fix.command import Mending
 from ..late import notes as of_late_options
-from .output import STDOUT
+from ..output import STDOUT
 
 # What runners of tests mean by their exit status.
 _TESTS = {

@@ -8,8 +8,8 @@ from ..._core.base.errors import CompareError
 from ..._core.base.usage import Usage
 from ..._show.files import writable, write
 from ..._show.text import percent
-from ..audit.factory import both_by, found_by, no_batch, refusing
-from ..audit.output import tell, try_files
+from ..factory import both_by, found_by, no_batch, refusing
+from ..output import tell, try_files
 from .compare import compare
 from .recipes import check_tool, recipe
 

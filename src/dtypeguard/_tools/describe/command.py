@@ -11,9 +11,9 @@ from ..._core.base.modules import root_of
 from ..._core.base.usage import Raised, Usage
 from ..._core.doors.guard import is_held
 from ..._core.doors.guarded import guarded
-from ..audit.factory import both_by, refusing
-from ..audit.output import tell, try_files
 from ..calls import inputs_of
+from ..factory import both_by, refusing
+from ..output import tell, try_files
 from .describe import describe
 
 

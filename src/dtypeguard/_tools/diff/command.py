@@ -8,8 +8,8 @@ from typing import Any
 
 from ..._core.base.errors import CompareError
 from ..._core.base.usage import Raised, Usage
-from ..audit.factory import Takes, batch_by, both_by, found_by, no_batch, refusing
-from ..audit.output import tell, try_files
+from ..factory import Takes, batch_by, both_by, found_by, no_batch, refusing
+from ..output import tell, try_files
 from .diff import capture, diff
 
 _PROGRAMS = Takes("an nn.Module or a function", callable)

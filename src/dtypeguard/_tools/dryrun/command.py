@@ -6,8 +6,8 @@ import torch
 
 from ..._core.base.dtypes import dtype_of, name_of
 from ..._core.base.usage import Usage
-from ..audit.factory import both_by, no_batch, refusing
-from ..audit.output import tell, try_files
+from ..factory import both_by, no_batch, refusing
+from ..output import tell, try_files
 from .dryrun import DTYPES, REGIONS, Undrawn, tabled
 from .table import no_cell
 

@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 
 from ..._core.base.usage import Usage
-from ..audit.factory import Takes, both_by, refusing
-from ..audit.output import STDOUT, tell, try_files
+from ..factory import Takes, both_by, refusing
+from ..output import STDOUT, tell, try_files
 from .manifest import StateDiff, manifest
 
 _SUBJECTS = Takes("an nn.Module or a state_dict", lambda value: isinstance(value, nn.Module | Mapping))

@@ -3,9 +3,9 @@
 import argparse
 import os
 
-from ..._core.base.usage import Failed, Usage
-from ..._show.files import writable, write
-from ..._show.result import Result
+from .._core.base.usage import Failed, Usage
+from .._show.files import writable, write
+from .._show.result import Result
 
 STDOUT = "-"
 _STREAMS = ("json", "output")  # options where - is standard output

@@ -12,12 +12,12 @@ from typing import Any
 
 from torch import nn
 
-from ..._core.base.errors import CompareError, DtypeGuardError
-from ..._core.base.frames import runs_user_code, shortly
-from ..._core.base.options import kind_of, unread
-from ..._core.base.pyproject import near
-from ..._core.base.usage import Failed, Raised, Usage
-from ..calls import call_of
+from .._core.base.errors import CompareError, DtypeGuardError
+from .._core.base.frames import runs_user_code, shortly
+from .._core.base.options import kind_of, unread
+from .._core.base.pyproject import near
+from .._core.base.usage import Failed, Raised, Usage
+from .calls import call_of
 
 
 @dataclass(frozen=True)
