@@ -118,8 +118,9 @@ def _become(module, arguments, folder, environment, strict):
     with contextlib.suppress(Exception):
         threading._shutdown()
     atexit._run_exitfuncs()
-    vars(sys.modules["__main__"]).clear()  # closes the files that a program leaves open
-    gc.collect()
+    if vars(sys.modules["__main__"]) is not globals():
+        vars(sys.modules["__main__"]).clear()  # closes the files that a program leaves open
+        gc.collect()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

@@ -10,7 +10,7 @@ from .._core.base.config import Mode, as_mode
 from .._core.base.options import kind_of
 from .._engine.watch.rule import select
 
-_WATCHED = ("DG3", "DG4")  # the families that a watch looks for
+WATCHED = ("DG3", "DG4")  # the families that a watch looks for
 
 
 def models_of(model: Any) -> list[nn.Module]:
@@ -52,8 +52,8 @@ def read(
     if metrics is not None:
         _check_steps("metrics", metrics)
     rules = select(ignore)
-    if others := sorted(rule for rule in rules if not rule.startswith(_WATCHED)):
-        raise ValueError(f"ignore: a watch looks for {' and '.join(_WATCHED)}, and {others[0]} is a rule of audits")
+    if others := sorted(rule for rule in rules if not rule.startswith(WATCHED)):
+        raise ValueError(f"ignore: a watch looks for {' and '.join(WATCHED)}, and {others[0]} is a rule of audits")
     return as_mode(mode), rules
 
 
