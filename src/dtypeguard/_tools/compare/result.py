@@ -434,7 +434,7 @@ def _rows(result: Comparison) -> Iterator[str]:
     shown = [layer for layer in result.layers if layer.name in large and weights[layer.name] >= _LEAST]
     told = [("saves", "share", "", "", "")]
     for layer in shown:
-        saved = _share(layer.saves) if layer.saves else ""  # of layers that can be kept alone
+        saved = _share(layer.saves) if layer.saves and math.isfinite(layer.saves) else ""  # kept alone
         place = layer.lines[0].rpartition(os.sep)[2] if layer.lines else ""
         told.append((saved, _share(layer.share), titled(layer.name), _parts(layer, result.arithmetic), place))
     saves, share_width, names = (max(len(row[n]) for row in told) for n in range(3))
