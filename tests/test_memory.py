@@ -51,6 +51,15 @@ def alive():
     return sum(type(one) in (torch.Tensor, nn.Parameter) and one.shape == SHAPE for one in gc.get_objects())
 
 
+@pytest.fixture
+def _alone():
+    """What other tests have made is not looked at."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("_alone")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", TOOLS)
 def test_no_copy_of_the_model_outlives_the_call(name):

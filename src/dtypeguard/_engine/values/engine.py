@@ -68,7 +68,7 @@ class Harm:
 
 _LOGS = frozenset(["log", "log2", "log10"])
 _COMPARES = frozenset(["eq", "ne", "equal"])
-_TOTALS, _COLLIDED = frozenset([Cause.STALLED]), frozenset([Cause.COLLIDED])
+_ALL, _TOTALS, _COLLIDED = frozenset(Cause), frozenset([Cause.STALLED]), frozenset([Cause.COLLIDED])
 _GROUPS = frozenset("_unique _unique2 unique_dim unique_consecutive unique_dim_consecutive".split())
 
 
@@ -303,7 +303,7 @@ class Values:
 
     def felt(
         self, what: str, tensor: Any, frame: FrameType | None = None, site: Site | None = None,
-        causes: frozenset[Cause] = frozenset(Cause),
+        causes: frozenset[Cause] = _ALL,
     ) -> None:  # fmt: skip
         """Values leave the program here; what is wrong with them has done harm, if it is of one of these causes."""
         if isinstance(tensor, Tensor) and summed(tensor):
@@ -367,7 +367,8 @@ class Values:
             if storage is not None and held.buffer.numel() == 1:  # else it may have gaps
                 held.row.ends(all_values(storage, held.dtype), held.like)
             self._leaves(held.row.site, held.whole)
-            self._blame("a result", None, held.row, held.whole)
+            dropped = any(row.backward for row in held.row.chain())  # gradients: the program has skipped their step
+            self._blame("a result", None, held.row, held.whole, _ALL - {Cause.BORN} if dropped else _ALL)
 
     def _unread(self, source: Row) -> None:
         if source.backward:
@@ -376,13 +377,8 @@ class Values:
             self._harm(source, Cause.BORN, "a result", None, float("inf"))
 
     def _blame(
-        self,
-        what: str,
-        site: Site | None,
-        last: Row,
-        error: float,
-        causes: frozenset[Cause] = frozenset(Cause),
-    ) -> Cause | None:  # fmt: skip
+        self, what: str, site: Site | None, last: Row, error: float, causes: frozenset[Cause] = _ALL
+    ) -> Cause | None:
         """Find the line that is to blame for an error, if it is one of these causes; returns the cause."""
         shadow = self._shadow
         if shadow is None or not shadow.spoil or shadow.spoil.isdisjoint(last.chain()):
