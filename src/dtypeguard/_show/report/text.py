@@ -21,7 +21,7 @@ from .causes import Cause, Change, tone, where
 
 _WIDEST, _NARROWEST = 110, 40
 _LINES = 4  # of the program, for one cause
-_NARROWEST = 36  # columns of a label
+_LABEL = 36  # columns of a label
 _BRIEF = 10  # causes that are mere information
 _CHANGES = 10
 _CASTS = 20
@@ -142,7 +142,7 @@ def _spot(spot: Spot, gutter: int, severity: str | None, style: Style) -> Iterat
         return
     yield f"{bar} {' ' * begin}{mark}"
     columns = style.width - gutter - 3
-    indent = begin if columns - begin >= _NARROWEST else max(columns - 50, 2)  # below the code, or clearly apart
+    indent = begin if columns - begin >= _LABEL else max(columns - 50, 2)  # below the code, or clearly apart
     prefix = " " * (gutter + 3 + indent)
     for line in style.fold(spot.label, prefix, prefix):
         yield f"{bar} {' ' * indent}{style.paint(line.removeprefix(prefix), severity or 'frame')}"
