@@ -136,7 +136,7 @@ def converted(values: st.SearchStrategy[Any], dtype: torch.dtype, finite: bool) 
         number = value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
         lane = lane_of(dtype)
         split = dtype in _LANES and isinstance(number, int | float | complex)
-        lanes = (number.real, number.imag) if split else (number,)
+        lanes: tuple[Any, ...] = (number.real, number.imag) if split else (number,)
         if not all(_holds(lane, one) for one in lanes):
             narrow = lane.itemsize in (2, 4) and isinstance(number, float)
             advice = f"; draw with st.floats(width={8 * lane.itemsize})" if narrow else ""

@@ -220,8 +220,9 @@ def _check_array_type(spec: TensorSpec) -> None:
     """Refuse arrays of other libraries, and tensors that are wrappers of something."""
     kind = spec.array_type
     plain = isinstance(kind, type) and issubclass(kind, Tensor) and not issubclass(kind, LAZY)
-    own = getattr(kind, "__torch_dispatch__", None) is not Tensor.__torch_dispatch__
-    if kind is not Any and not is_numpy(kind) and (own or not plain or hasattr(kind, "__tensor_flatten__")):
+    own, common = (getattr(one, "__torch_dispatch__", None) for one in (kind, Tensor))
+    wraps = own is not common or hasattr(kind, "__tensor_flatten__")
+    if kind is not Any and not is_numpy(kind) and (wraps or not plain):
         name = getattr(kind, "__name__", str(kind))
         told = f"it wants a {name}, and only plain tensors and ndarrays are"
         raise AnnotationError(f"no value of {spec.hint} is made: {told}")

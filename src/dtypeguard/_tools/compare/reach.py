@@ -53,10 +53,10 @@ class Savings:
     """What keeping modules in float32 saves, by the shares that one run has found."""
 
     def __init__(self) -> None:
-        self.parts = defaultdict[Reach, float](float)  # shares of the error², by what would save them
+        self.parts: defaultdict[Reach, float] = defaultdict(float)  # shares of the error², by what would save them
         # What rounding the input of a module that is not kept costs, where it would be float32: by what would make it
         # so, and the bits of the module and all around it.
-        self.doors = defaultdict[tuple[Reach, int], float](float)
+        self.doors: defaultdict[tuple[Reach, int], float] = defaultdict(float)
         self.narrow = 0  # the bits of modules whose results have to be cast back
         # By the floating tensor of a batch, the bits of the modules each of which is around all that reads it.
         self.taken: dict[int, int] = {}

@@ -157,7 +157,7 @@ class At:
     def origins(self, depth: int = 3) -> list["At"]:
         """What is assigned to the variables of an expression, and to those of that, the nearest first."""
         found: list[At] = []
-        waiting = [(self, depth)]
+        waiting: list[tuple[At, int]] = [(self, depth)]
         while waiting:
             one, left = waiting.pop(0)
             for name in one.names() if left else ():
