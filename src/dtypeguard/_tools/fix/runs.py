@@ -82,10 +82,12 @@ class _Forked:
             os._exit(0)
 
     def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> None:
-        os.waitpid(self.pid, 0)
+        with contextlib.suppress(ChildProcessError):  # the program has waited for any child
+            os.waitpid(self.pid, 0)
 
 
 class Runs:
