@@ -186,7 +186,7 @@ def enter(
     also = also_rounds(row) if shown is not None and shown is rounded and lost is None else None
     if shown is not None and shown is row.taken:
         here = f"loses digits beside a larger number in {name_of(shown.dtype)} here"
-    if lost is not None:
+    if lost is not None and lost.cause is not None:
         came, made = share(lost.incoming), share(lost.error)
         grows = lost.incoming and lost.name in ("sub", "add", "rsub")  # which are exact, but for what comes in
         here = f"an error of {came} becomes {made} here" if grows else f"an error of {made} from here"

@@ -7,7 +7,7 @@ import math
 
 import torch
 
-from ..._core.base.dtypes import name_of
+from ..._core.base.dtypes import HALF, name_of
 from ..._engine.values.engine import Harm
 from ..._engine.values.leaving import GRADIENT, PARAMETER
 from ..._engine.values.rows import Cause, Row
@@ -17,7 +17,7 @@ from ..._engine.watch.rule import Rule, Severity
 from ..._engine.watch.text import limit
 from ..dg1.dg113_epsilon_vanishes import SMALLEST
 from ._forms import instead
-from ._harm import compute, enter, lost_before, number, wide_of
+from ._harm import compute, enter, keep, lost_before, number, wide_of
 
 RULE = Rule(
     "DG901",
@@ -35,8 +35,8 @@ RULE = Rule(
     ),
     at_birth=True,
     unsafe=(
-        "limit_of_dtype", "stable_form", "called_in_wider", "buffers_stay", "layer_in_float32", "widen_operands",
-        "retype_inside", "widen_origins",
+        "limit_of_dtype", "stable_form", "widen_rounding", "called_in_wider", "buffers_stay", "layer_in_float32",
+        "widen_operands", "retype_inside", "widen_origins",
     ),
     converts=False,
     sources=(
@@ -84,11 +84,12 @@ def born(harm: Harm, audit: Recorder) -> None:
     else:
         return
     lost = lost_before(row) if harm.cause is Cause.BORN and row.lost else None
+    kept = keep(row) if lost is None and harm.cause is Cause.BORN and row.lost and row.dtype not in HALF else None
     past = {(found.file, found.line) for found in audit.findings.rows() if found.rule == "DG312"}
     skipped = _is_skipped(harm, audit, past)
-    advice = _of_buffers(row, audit) or _advice(harm, lost, skipped and not past)
+    advice = _of_buffers(row, audit) or kept or _advice(harm, lost, skipped and not past)
     facts = {"count": count, "become": become, "wider": _wider(harm), "advice": advice}
-    enter(RULE, audit, row, facts, harm, Severity.INFO if skipped else None, lost)
+    enter(RULE, audit, row, facts, harm, Severity.INFO if skipped else None, lost or (row.rounded() if kept else None))
 
 
 def _of_buffers(row: Row, audit: Recorder) -> str | None:
