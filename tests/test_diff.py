@@ -159,6 +159,20 @@ def test_planted_differences_are_found_in_their_module(case: Any, dtype: torch.d
     assert max(found.runs) <= 6
 
 
+@pytest.mark.parametrize(
+    ("cls", "switch", "told"),
+    [
+        (models.ResNet, {"eps": 1e-3}, "eps is 0.001, and a's is 1e-05"),
+        (models.ResNet, {"padding": "reflect"}, "padding_mode is 'reflect', and a's is 'zeros'"),
+        (models.GPT, lambda m: m.h[1].drop.train(), "training is True, and a's is False"),
+    ],
+    ids=["number", "text", "mode"],
+)
+def test_an_attribute_that_differs_is_told(cls: Any, switch: Any, told: str) -> None:
+    found = dtypeguard.diff(*pair(cls, switch, torch.float32), BATCHES[cls]())
+    assert found.where.state == (told,)
+
+
 @MOSTLY
 @pytest.mark.parametrize("case", PLANTED[::4], ids=[c[2] + str(n) for n, c in enumerate(PLANTED[::4])])
 def test_a_capture_finds_the_same(case: Any, dtype: torch.dtype, tmp_path: Any) -> None:

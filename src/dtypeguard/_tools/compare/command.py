@@ -2,12 +2,13 @@
 
 import argparse
 import json
+import math
 from typing import Any
 
 from ..._core.base.errors import CompareError
 from ..._core.base.usage import Usage
 from ..._show.files import writable, write
-from ..._show.text import percent
+from ..._show.text import percent, titled
 from ..factory import both_by, found_by, no_batch, refusing
 from ..output import tell, try_files
 from .compare import compare
@@ -42,7 +43,20 @@ def run(options: argparse.Namespace) -> int:
         return tell(options, result, str(kept))
     for tool, path in wanted:
         write(path, json.dumps(kept.to_recipe(tool), indent=1) + "\n")
-    return tell(options, result, _above(options, result, kept))
+    failed = _above(options, result, kept)
+    following = "" if kept is not None or options.format else _next(options, result, failed)
+    return tell(options, result, failed, "\n".join([str(result), following]) if following else "")
+
+
+def _next(options: argparse.Namespace, result: Any, failed: str) -> str:
+    """What to do about an error, in a line; nothing where it is small enough, or no layer is known to save any."""
+    best = max(result.layers, key=lambda layer: layer.saves or 0, default=None)
+    if best is None or not best.saves or not math.isfinite(best.saves) or not (failed or options.max_error is None):
+        return ""
+    one = f"next: {titled(best.name)} kept in {result.wide} leaves about"
+    left = percent(result.error * math.sqrt(max(1 - best.saves, 0)))
+    goal = f"{percent(options.max_error).replace(' ', '')}" if options.max_error else "ERROR"
+    return f"{one} {left}; --keep {goal} finds what to keep"
 
 
 def _above(options: argparse.Namespace, result: Any, kept: Any) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
 from ..._core.base.modules import unwrapped, walk
+from ..._show.text import cut
 from .distances import amplification, distance, roundings, roundoff
 from .match import Calls, Match, Model, Names, matched, uncalled
 from .points import Point, between, expected, farthest, of_other_sizes, points_of, units_of
@@ -37,6 +38,7 @@ class Found:
         growth: of each module, the distance of its results on its own inputs.
         alone: modules of a, and of b, that stand for none of the other.
         states: of each module of b, what it holds that a does not.
+        settings: of each module of b, the attributes that are others than a's.
         precision: of the reference.
         outputs: of a and b, as they are and in the wide dtype.
         values: for weights that one program stores rounded, the other program's value.
@@ -54,6 +56,7 @@ class Found:
     growth: dict[str, float] = field(default_factory=dict)
     alone: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
     states: dict[str, list[str]] = field(default_factory=dict)
+    settings: dict[str, list[str]] = field(default_factory=dict)
     precision: torch.dtype = torch.float64
     output_roundings: tuple[float, float] = (0.0, 0.0)
     outputs: list[list[Tensor]] = field(default_factory=list)
@@ -80,7 +83,9 @@ def measure(a: Side, b: Side, names: Names) -> Found:
         others = digests(models[1]), digests(models[0])
         loose = loose_of(found.alone[0], models[0], others[0]), loose_of(found.alone[1], models[1], others[1])
         found.tables = max(tables_of(a, models[1]), tables_of(b, models[0]))
-        found.states = _compare_weights(*models, {match for match, _ in found.calls.values()}, found.values)
+        matches = {match for match, _ in found.calls.values()}
+        found.states = _compare_weights(*models, matches, found.values)
+        found.settings = _compare_settings(a.model, b.model, matches)
     found.growth = dict(_growth(found.calls, *tapes))
     for key, (_, keys) in found.calls.items():
         if len(keys) == 1 and key != ROOT:
@@ -406,4 +411,27 @@ def _compare_weights(a: Model, b: Model, matches: set[Match], values: tuple[Valu
                 told = f"differs by {apart:.1e} of its norm" if math.isfinite(apart) else "is not finite, or a's is 0"
                 told = "is transposed" if transposed else told
                 found.setdefault(match.b, []).append(f"{'.'.join(filter(None, (inner, name)))} {told}")
+    return found
+
+
+_LONGEST = 40  # letters of a value
+_SETTINGS = (bool, int, float, str, tuple, torch.dtype, type(None))
+
+
+def _compare_settings(a: nn.Module, b: nn.Module, matches: set[Match]) -> dict[str, list[str]]:
+    """The attributes, as `eps` or `approximate`, in which modules of one class differ."""
+    found: dict[str, list[str]] = {}
+    every = [{unwrapped(path): module for path, module in walk(model)} for model in (a, b)]
+    for match in matches:
+        one, other = every[0].get(match.a[0]), every[1].get(match.b)
+        if type(one) is not type(other) or len(match.a) > 1:
+            continue
+        first, second = vars(one), vars(other)
+        for name in sorted(first.keys() & second.keys()):
+            values = second[name], first[name]
+            if name.startswith("_") or not all(isinstance(value, _SETTINGS) for value in values):
+                continue
+            mine, theirs = (cut(repr(value), _LONGEST) for value in values)
+            if mine != theirs:
+                found.setdefault(match.b, []).append(f"{name} is {mine}, and a's is {theirs}")
     return found

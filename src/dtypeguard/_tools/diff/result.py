@@ -49,7 +49,7 @@ class DiffRow(Row):
         roundings: how many roundings of each number these errors are.
         adds: the distance of the two as they are, on the same inputs; None where it is not judged.
         outputs: the distance of the module's results, each on its own inputs.
-        state: parameters and buffers of b that differ from a's.
+        state: parameters, buffers and attributes of b's module that differ from those of a's.
         call: the number of the call, where each call of the module stands for another module of a; else 0.
     """
 
@@ -298,8 +298,8 @@ def rows_of(
             at=point.before, site=_line(point, modules.get(match.b)), apart=point.apart, bound=point.bound,
             error_a=point.errors[0], error_b=point.errors[1], roundings=point.roundings,
             adds=point.distance if known else None,
-            outputs=found.growth.get(match.b), state=tuple(found.states.get(match.b, ())),
-            call=numbers.get(match, 0),
+            outputs=found.growth.get(match.b), call=numbers.get(match, 0),
+            state=(*found.states.get(match.b, ()), *found.settings.get(match.b, ())),
         )  # fmt: skip
         rows.append(row)
         if point is first:
