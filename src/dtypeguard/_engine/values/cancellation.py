@@ -33,6 +33,7 @@ _SLIGHT = 2.0**-5  # an error of data: what is more wrong was wrong before they 
 _ZERO = 16  # roundings of the wider dtype, of a difference from a number
 _NIL = 2.0**-10  # of a rounding of the narrower one: `1 - ssim(x, x)`
 _OFFSET = 256  # times the smaller of two numbers that are added: beside that it loses digits
+_STEP = 0.1  # what the difference of a slope is divided by, at most
 _NEAR = 4.0  # times the smaller one: a difference in which it is what is left
 
 
@@ -179,6 +180,8 @@ def cancellation_of(
         case Cancels.PRODUCT:
             cancellation = math.prod(cancellations.values())
             whole = _terms(op, args, kwargs, into, error)
+        case Cancels.NUMERATOR if by_a_step(op, args):
+            return 1.0, 0.0
         case Cancels.NUMERATOR:
             cancellation = cancellations.get(id(args[0]), 1.0)
         case Cancels.SQUARE:
@@ -201,6 +204,11 @@ def _terms(op: Operator, args: Any, kwargs: Any, into: Row, error: Error) -> flo
         return 0.0
     terms = norm(op.func(*(one.abs() if isinstance(one, Tensor) else one for one in args), **kwargs))
     return terms if error.size <= _ZERO * torch.finfo(into.dtype).eps * terms else 0.0
+
+
+def by_a_step(op: Operator, args: Any) -> bool:
+    """Whether it divides by a small number of the program's: a difference is meant by itself, as that of a slope."""
+    return op.cancels is Cancels.NUMERATOR and isinstance(args[1], (int, float)) and 0 < abs(args[1]) <= _STEP
 
 
 def are_data(operands: Iterable[Any], incoming: list[Incoming]) -> bool:

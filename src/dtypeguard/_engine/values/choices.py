@@ -25,6 +25,7 @@ _FAR = 0.05  # of an axis, for a value that is sorted
 _CLOSE = 0.01  # to a whole number
 _JUST = 1e-9  # a rounding of float64, or a few
 _CROWDED = 0.2  # of the places of what is ranked
+_BIASED, _ONE_WAY, _TIES = 0.02, 0.9, 16  # the same where ties move ranks one way, of all moves, and how many move
 _NEAR = 16  # lines back, to the last choice
 _COUNTS = frozenset(["sum", "count_nonzero"])
 _KEPT = 64  # tensors of whole numbers
@@ -210,7 +211,11 @@ class Choices:
             return
         ranks = _again(op, known[1], args[1:], kwargs)
         moved = (out - ranks).abs()
-        if int(moved.sum()) > _CROWDED * int((ranks + 1).sum()):
+        far, places = int(moved.sum()), int((ranks + 1).sum())
+        ties = (
+            int((moved > 0).sum()) >= _TIES and abs(int((out - ranks).sum())) > _ONE_WAY * far
+        )  # `>` counts none of them
+        if far > (_BIASED if ties else _CROWDED) * places:
             known[2].ranks = int((moved > 0).sum()), moved.numel()
             place = int(moved.argmax())
             known[2].changed = int(out.reshape(-1)[place]), int(ranks.reshape(-1)[place])

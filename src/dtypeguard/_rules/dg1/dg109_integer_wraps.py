@@ -32,6 +32,7 @@ RULE = Rule(
         "clamp_first",
         "whole_in_int64",
         "clamped_integers",
+        "votes_in_integers",
         "wider_integers",
         "wider_target",
     ),
@@ -61,7 +62,7 @@ class Wrapped(Debt):
     reduced: bool = False  # what was multiplied is taken apart again: what wrapped has another remainder and quotient
 
 
-_TARGET = "create the target with"
+TARGET = "create the target with"
 _SCATTERED = Debt()  # of what a hash has made
 _NEAR = 8  # lines back
 _FEW = 4096  # numbers
@@ -128,7 +129,7 @@ def _compare_wide(event: Op, out: Tensor, wide: Tensor, args: Any, audit: Record
     row = rows.get((event.site, event.module, dtype))
     if row is None:
         detail = f"{wrapped} of {wide.numel()} results are outside of {_range(dtype)} and wrap around"
-        suspect = _wrapping(event, detail, _wider(dtype, event.name in IN_PLACE), audit)
+        suspect = wrapping(event, detail, _wider(dtype, event.name in IN_PLACE), audit)
         row = rows[event.site, event.module, dtype] = Wrapped(event.name in PRODUCTS, suspect, hashes=meant)
     row.count, row.below = row.count + 1, below
     row.factor = next((value for value in event.args if row.multiplies and isinstance(value, int)), None)
@@ -161,7 +162,7 @@ def _falls_off(event: Op, args: Any) -> bool:
 
 def _wider(dtype: torch.dtype, in_place: bool) -> str:
     if in_place and dtype is not torch.int64:
-        return f"{_TARGET} `dtype=torch.int64`, or clamp before the write"
+        return f"{TARGET} `dtype=torch.int64`, or clamp before the write"
     if dtype is torch.int64:
         return "PyTorch has no wider integer: sort or compare by several columns, or compute with integers of Python"
     wider = "`.long()`" if dtype is torch.int32 else "`.int()` or `.float()`"  # float32 has no integers above 2**24
@@ -270,121 +271,13 @@ def judge(audit: Recorder) -> None:
             finding.count += row.count - 1
 
 
-def _wrapping(
+def wrapping(
     event: Op, detail: str, advice: str, audit: Recorder, source: Tensor | None = None, **facts: str
 ) -> Suspect:
     source = event.inputs[0] if source is None else source
     suspect = audit.suspect(RULE, event, source, detail=detail, advice=advice, **facts)
     picture = event.out.dtype is torch.uint8 and event.out.numel() > 1  # which is clamped, at that line
-    return at_target(suspect, event.out, audit) if advice.startswith(_TARGET) and not picture else suspect
-
-
-# ---------------------------------------------------------------- masks
-
-_COPIES = frozenset("bitwise_not _to_copy cat stack index repeat clone".split())
-_COUNTS = ("count_nonzero", "bincount")
-# What takes it for a mask: bits that were flipped on purpose go to operations on bits.
-_AS_MASK = frozenset("_to_copy mul mul_ sum mean any all ne logical_not logical_and logical_or logical_xor".split())
-_BY_INDEX = frozenset(["index", "index_put", "index_put_"])
-
-
-@dataclass
-class Inverted:
-    """A mask of 0 and 1 of which the bits were flipped."""
-
-    suspect: Suspect
-    said: bool = False
-
-
-@on("after", RULE, ops=["bitwise_not"])
-def mask_inverted(event: Op, audit: Recorder) -> None:
-    source, node = event.inputs[0], audit.lineage.get(event.out)
-    if source.dtype is torch.bool or node is None or not event.readable or not 0 < source.numel() <= LARGEST:
-        return
-    least, most = source.aminmax()
-    if int(least) < 0 or int(most) != 1:  # 0 and 255 are inverted as they should be
-        return
-    zero = torch.iinfo(source.dtype).max if source.dtype is torch.uint8 else -1
-    detail = f"of 0 and 1 in {name_of(source.dtype)} it makes {zero} and {zero - 1}, which both are true"
-    node.cause = Inverted(_wrapping(event, detail, "invert a bool mask: `~mask.bool()`", audit))
-    audit.integers.add(source.dtype)
-
-
-@on("integer", RULE)
-def mask_used(event: Op, audit: Recorder) -> None:
-    """Only what takes it for a mask shows that it was meant as one."""
-    name, out = event.name, event.out
-    if name in _AS_MASK and not (name == "_to_copy" and out.dtype in audit.integers):
-        found = event.inputs
-    elif name in _BY_INDEX:
-        found = [index for index in event.args[1] if index is not None and _is_mask_of(event.args[0], index)]
-    else:
-        return
-    for tensor in found:
-        inverted = _inversion_behind(audit.lineage.get(tensor))
-        if inverted is not None and not isinstance(inverted, Votes) and not inverted.said:
-            inverted.said = True
-            inverted.suspect.find(audit)
-
-
-def _is_mask_of(tensor: Tensor, index: Tensor) -> bool:
-    return index.dtype is torch.uint8 or (index.numel() > 2 and index.shape == tensor.shape[: index.ndim])
-
-
-def _inversion_behind(node: Node | None) -> Inverted | None:
-    while node is not None and not isinstance(node.cause, Inverted):
-        node = node.parents[0] if node.parents and node.op in _COPIES else None
-    return None if node is None else node.cause
-
-
-# ---------------------------------------------------------------- votes
-
-_AGAIN = 3  # times that a line adds, as in a loop
-_ORDERS = "argmax argmin topk sort argsort max".split()
-
-
-@dataclass
-class Votes(Inverted):
-    """Sums in bool: a mask, unless they are compared as numbers."""
-
-    count: int = 0
-
-
-@on("before", RULE, ops=["add_"])
-def votes_before(args: Any, audit: Recorder) -> Any:
-    target, other = args[:2]
-    bools = isinstance(other, Tensor) and target.dtype is other.dtype is torch.bool
-    return target & other if bools and readable(target) and 1 < target.numel() <= LARGEST else None
-
-
-@on("after", RULE, ops=["add_"])
-def votes_added(event: Op, audit: Recorder) -> None:
-    """`votes += hit`; that of two masks is the union of them."""
-    for both in event.kept or ():
-        node = audit.lineage.get(event.out)
-        if isinstance(both, Tensor) and event.out.dtype is torch.bool and node is not None:
-            known = audit.state(Elections).lines
-            detail = f"{int(both.sum())} of {both.numel()} sums are of True and True, which is True in bool"
-            if event.site not in known:
-                advice = f"{_TARGET} `dtype=torch.int64`; of masks write `|=`"
-                known[event.site] = Votes(_wrapping(event, detail, advice, audit))
-            votes = known[event.site]
-            votes.count += bool(both.any())
-            votes.suspect.facts["detail"] = detail
-            node.cause = votes
-
-
-@dataclass
-class Elections:
-    lines: dict[Any, Votes] = field(default_factory=dict)
-
-
-@on("after", RULE, ops=_ORDERS)
-def votes_compared(event: Op, audit: Recorder) -> None:
-    votes = _inversion_behind(audit.lineage.get(event.inputs[0]))
-    if isinstance(votes, Votes) and votes.count >= _AGAIN and not votes.said:
-        votes.said = True
-        votes.suspect.find(audit)
+    return at_target(suspect, event.out, audit) if advice.startswith(TARGET) and not picture else suspect
 
 
 # ---------------------------------------------------------------- casts
@@ -395,9 +288,11 @@ def out_of_range(event: Op, audit: Recorder) -> None:
     """A picture that is saved without a clamp, labels of which one is -100, sound at full scale."""
     source, dtype = event.inputs[0], event.out.dtype
     if event.kind != "device":
-        if source.dtype in INTEGERS and dtype in NARROW and dtype.itemsize < source.dtype.itemsize:
+        node = audit.lineage.get(source)
+        clamped = node is not None and node.op.startswith("clamp")
+        if source.dtype in INTEGERS and dtype in NARROW and dtype.itemsize < source.dtype.itemsize and not clamped:
             bits_are_taken(event, audit)  # the lower ones
-        node, checks = audit.lineage.get(source), dtype is torch.uint8 and _is_checksum(source, audit)
+        checks = dtype is torch.uint8 and _is_checksum(source, audit)
         if checks and (made := audit.lineage.get(event.out)) is not None:
             made.owes((_SCATTERED,))
         whole = not source.is_floating_point() and dtype is not torch.uint8
@@ -428,7 +323,7 @@ def _convert(event: Op, source: Tensor, meant: bool, audit: Recorder) -> None:
     if outside:
         detail = f"{outside} of {source.numel()} values are outside of {_range(dtype)} and wrap around"
         advice = _instead(event, source, whole, outside, audit)
-        suspect = _wrapping(event, detail, advice, audit, source, what=expression(event))
+        suspect = wrapping(event, detail, advice, audit, source, what=expression(event))
         suspect.find(audit, Severity.INFO if meant else None)
 
 
@@ -442,7 +337,7 @@ def _instead(event: Op, source: Tensor, whole: Tensor, outside: int, audit: Reco
         one.dtype is torch.uint8 or one.dtype.is_floating_point for one in known
     ):
         if event.name == "copy_":
-            return f"{_TARGET} `dtype=torch.{name_of(source.dtype)}`, which has them all"
+            return f"{TARGET} `dtype=torch.{name_of(source.dtype)}`, which has them all"
         return f"cast to a dtype that has them all, as ids and positions need: `.to(torch.{name_of(source.dtype)})`"
     ends = torch.iinfo(dtype)
     other = {torch.uint8: torch.int8, torch.int8: torch.uint8}.get(dtype)
@@ -458,7 +353,9 @@ def _is_count(node: Node | None) -> bool:
     """Whether numbers say how many there are; other integers may be a hash, which wraps on purpose."""
     if node is None:
         return False
-    return node.op in _COUNTS or (node.op == "sum" and any(one.dtype is torch.bool for one in node.parents))
+    return node.op in ("count_nonzero", "bincount") or (
+        node.op == "sum" and any(one.dtype is torch.bool for one in node.parents)
+    )
 
 
 def _is_checksum(source: Tensor, audit: Recorder) -> bool:

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from ..._engine.watch.lineage import Debt
 from .._kit import Op, Recorder, Rule, Severity, Site, Suspect, around, listed, name_of, on
 from ..optimizers import parameters_of
+from ._writes import at_target, source_of
 
 RULE = Rule(
     "DG119",
@@ -18,20 +19,20 @@ RULE = Rule(
     Severity.WARNING,
     summary="A cast to integers cuts the gradient of trained parameters.",
     says="{source} values of which a gradient is wanted become {dtype}: {names} {get} no gradient in {steps}",
-    fix=(
-        "keep the values in a floating dtype, and hand the gradient on past the rounding: "
-        "`x + (x.round() - x).detach()`; or take the parameters out of the optimizer"
-    ),
+    fix="{advice}; or take the parameters out of the optimizer",
     why=(
-        "Integers have no gradient, so `backward` stops at the cast without a word. Parameters that reach the loss "
-        "only through it keep `grad = None`, and the optimizer leaves them as they were initialised. Quantizers that "
-        "are trained through use the straight-through estimator for that."
+        "Integers have no gradient, so `backward` stops at the cast, or at the write, without a word. Parameters that "
+        "reach the loss only through it keep `grad = None`, and the optimizer leaves them as they were initialised. "
+        "Quantizers that are trained through use the straight-through estimator for that."
     ),
-    unsafe=("straight_through",),
+    unsafe=("straight_through", "fitting_target"),
     sources=("https://arxiv.org/abs/1308.3432", "https://docs.pytorch.org/docs/stable/generated/torch.round.html"),
 )
 
 _NODES = 4096  # of a graph
+_PAST = (
+    "keep the values in a floating dtype, and hand the gradient on past the rounding: `x + (x.round() - x).detach()`"
+)
 
 
 @dataclass(eq=False)
@@ -57,7 +58,18 @@ class Cuts:
 
 @on("cast", RULE)
 def cast(event: Op, audit: Recorder) -> None:
-    source, out = event.inputs[0], event.out
+    _cut(event, event.inputs[0], audit, _PAST)
+
+
+@on("write", RULE)
+def written(event: Op, audit: Recorder) -> None:
+    source = source_of(event, audit)
+    if source is not None and event.name == "copy_":
+        _cut(event, source, audit, f"create the target with `dtype=torch.{name_of(source.dtype)}`")
+
+
+def _cut(event: Op, source: Tensor, audit: Recorder, advice: str) -> None:
+    out = event.out
     if out.is_floating_point() or out.is_complex() or not source.requires_grad or not torch.is_grad_enabled():
         return
     node, rows = audit.lineage.get(out), audit.state(Cuts).rows
@@ -67,8 +79,9 @@ def cast(event: Op, audit: Recorder) -> None:
     if cut is None or audit.due("DG119", event.site):
         behind = {id(leaf) for leaf in _leaves(source)}
         if cut is None:
-            facts = {"source": name_of(source.dtype), "dtype": name_of(out.dtype)}
-            cut = rows[event.site] = Cut(audit.suspect(RULE, event, source, **facts))
+            facts = {"source": name_of(source.dtype), "dtype": name_of(out.dtype), "advice": advice}
+            suspect = audit.suspect(RULE, event, source, **facts)
+            cut = rows[event.site] = Cut(suspect if advice is _PAST else at_target(suspect, out, audit))
         cut.behind |= behind
     node.owes((cut,))
 

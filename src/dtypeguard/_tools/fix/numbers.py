@@ -259,6 +259,16 @@ def clamped_integers(place: Place, at: At) -> Iterator[Candidate]:
 
 
 @move
+def votes_in_integers(place: Place, at: At) -> Iterator[Candidate]:
+    """Adds masks as integers, where their sum is a count."""
+    first = at.node
+    while isinstance(first, cst.BinaryOperation) and isinstance(first.operator, cst.Add):
+        first = first.left
+    if place.finding.from_dtype is torch.bool and first is not at.node:
+        yield At(at.source, first).cast(torch.int64)
+
+
+@move
 def wider_integers(place: Place, at: At) -> Iterator[Candidate]:
     """Computes in wider integers."""
     source, node, dtype = at.source, at.node, place.finding.from_dtype
