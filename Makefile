@@ -20,7 +20,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # The tests of a file go to one process: ranks, a browser and a library's first import are paid for once.
 SUITE := -m pytest -n 2 --dist loadfile
-QUICK := $(SUITE) -m "not slow and not docs"
+QUICK := $(SUITE) -m "not slow and not long and not docs"
+BOTH := $(SUITE) -m "not slow and not docs"
 
 THREADED := $(wildcard tests/test_audit_[b-gm-z]*.py tests/test_amp_*.py tests/test_values*.py) tests/test_rule_programs.py \
 	tests/test_modes.py tests/test_guard.py tests/test_autocast.py tests/test_healthy.py tests/test_compare.py
@@ -28,13 +29,14 @@ THREADED := $(wildcard tests/test_audit_[b-gm-z]*.py tests/test_amp_*.py tests/t
 BROWSER := $(shell command -v chromium && command -v chromedriver)
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
 
-.PHONY: help .venv browser demo test test-all test-oldest test-newest test-threads fuzz conformance mutants bench lint types docs examples dist clean
+.PHONY: help .venv browser demo test test-long test-all test-oldest test-newest test-threads fuzz conformance mutants bench lint types docs examples dist clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "demo      train a small model on digits, with contracts on"
 	@echo "browser   install Chromium, for the tests of the report's page"
 	@echo "test      the quick tests"
+	@echo "test-long those that take a while, and reach no more lines than the quick ones"
 	@echo "test-all  everything, before a release: all tests with all examples, mutants, oldest and newest versions"
 	@echo "test-oldest  the same as test, with the oldest versions that pyproject.toml allows, in .venv-oldest"
 	@echo "test-newest  the same, with the newest versions of everything, in .venv-newest"
@@ -94,22 +96,25 @@ demo: $(if $(wildcard $(STAMP)),,.venv-demo/.installed)
 test: .venv browser
 	$(PYTHON) $(QUICK)
 
+test-long: .venv browser
+	$(PYTHON) $(SUITE) -m "long and not slow and not docs"
+
 test-all: .venv browser
 	$(PYTHON) $(SUITE) --hypothesis-profile=all
 	$(MAKE) --no-print-directory mutants test-oldest test-newest test-threads
 
 test-oldest: .venv-oldest/.installed
-	.venv-oldest/bin/python $(QUICK)
+	.venv-oldest/bin/python $(BOTH)
 
 test-newest: .venv-newest/bin/python
 	$< -m pip install --quiet --upgrade "pip>=25.1"
 	$< -m pip install --quiet --upgrade --upgrade-strategy eager -e ".[all]" $(SUITE_GROUPS)
-	$< $(QUICK)
+	$< $(BOTH)
 
 # One thread of OpenMP: in a new thread torch sets their number only at the first loop that it divides.
 # Of what is left out, one makes such threads itself, and one counts what warnings leave behind.
 test-threads: .venv
-	OMP_NUM_THREADS=1 PYTHONPATH=tests $(PYTHON) $(QUICK) -p foreign_backward -k "not thread_of_autograd and not transforms_forward_and_backward" $(THREADED)
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(PYTHON) $(BOTH) -p foreign_backward -k "not thread_of_autograd and not transforms_forward_and_backward" $(THREADED)
 
 fuzz: .venv
 	$(PYTHON) tests/fuzz.py $(FUZZ_CASES) $(FUZZ_SEED)

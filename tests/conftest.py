@@ -5,6 +5,7 @@ from collections import Counter
 
 import hypothesis
 import pytest
+import tiers
 import torch
 from hypothesis.internal.conjecture import providers
 
@@ -51,6 +52,7 @@ def pytest_collection_modifyitems(items):
         if place != block % n:
             item.add_marker("slow")
         met[test] += 1
+    tiers.mark(items)
 
 
 @pytest.fixture(autouse=True)

@@ -168,6 +168,7 @@ class Search:
     def mend(self, kinds: tuple[str, ...]) -> None:
         """Find edits of these kinds for all causes, one after the other."""
         self._given_up, self.untried, self.refusals = set(self._skip), set(), {}
+        proofs: dict[object, int] = {}  # of a cause without an edit: how many others had one then
         while True:
             causes = causes_of(self.last.bad)
             whole = "unsafe" in kinds
@@ -180,7 +181,12 @@ class Search:
             if now > self._ends:
                 self.untried.update(map(self._key, pending))
             if not pending or now > self._ends:
-                return
+                again = {key for key, known in proofs.items() if known < len(self.proofs) and self._came_near(key)}
+                if not again or now > self._ends:
+                    return
+                self._given_up -= again  # what stood against an edit may be mended by now
+                proofs = {}
+                continue
             first = min(pending, key=_rank)
             self._pauses = now + (self._ends - now) / 2  # a hard one leaves time for the others
             ended = self.last.error
@@ -189,8 +195,13 @@ class Search:
                     self._given_up, self.refusals = set(self._skip), {}
             else:
                 self._given_up.add(self._key(first))
+                proofs.setdefault(self._key(first), len(self.proofs))
                 if self._is_over:
                     self.untried.add(self._key(first))
+
+    def _came_near(self, key: object) -> bool:
+        """Whether something was tried that removes a cause, and something else stood against it."""
+        return self.refusals.get(key, reasons.STAYS).near > reasons.HIDES.near
 
     @property
     def _is_over(self) -> bool:
