@@ -317,3 +317,18 @@ def _conversions(at: At) -> list[Node]:
     source = at.source
     beside = [one for one in source.block(source.statement(at.node)) if isinstance(one, cst.SimpleStatementLine)]
     return [one for one in beside if isinstance(one.body[0], cst.Expr) and source.is_cast(one.body[0].value)]
+
+
+@move
+def divided_by_scale(place: Place, at: At) -> Iterator[Candidate]:
+    """Divides gradients of a scaled output by the scale."""
+    source, call = at.source, at.node
+    first = call.args[0].value if isinstance(call, cst.Call) and call.args else None
+    scaler = source.on(first) if isinstance(first, cst.Call) and source.called(first) == "scale" else None
+    if scaler is None:
+        return
+    above = next((one for one in source.up(call) if one is not call), None)
+    scale = f"{source.code(scaler)}.get_scale()"
+    if isinstance(above, cst.Subscript):
+        yield [source.replace(above, f"{source.code(above)} / {scale}")]
+    yield [source.replace(call, f"tuple(one / {scale} for one in {source.code(call)})")]
