@@ -229,7 +229,7 @@ def prepares(op: Operator, args: Any, incoming: list[Incoming]) -> bool:
     return (op.exact or (linear and by_number)) and all(one.held.data for one in incoming)
 
 
-def is_own_rounding(op: Operator, args: Any, incoming: list[Incoming], result: Tensor, held: ShadowStorage) -> bool:
+def is_rounding(op: Operator, args: Any, incoming: list[Incoming], result: Tensor, held: ShadowStorage) -> bool:
     """Whether a difference of a tensor and what it was rounded to is nothing but that rounding: it is what is meant."""
     pair = args[:2]
     if op.name != "sub" or not incoming or not all(isinstance(one, Tensor) for one in pair):
@@ -261,7 +261,7 @@ def _are_copies(args: Any, incoming: list[Incoming]) -> bool:
     return same and args[0].shape == args[1].shape and bool((args[0] == args[1]).all())
 
 
-def gradient_of_softmax(op: Operator, args: Any, error: Error) -> float:
+def digits_left(op: Operator, args: Any, error: Error) -> float:
     """What is left of the digits of a gradient `p - q` where both are rounded: their roundings, as a share of it."""
     if op.name not in ("_log_softmax_backward_data", "_softmax_backward_data") or not error.size:
         return 0.0

@@ -20,16 +20,7 @@ from ..operands import in_order, operands, shadowed
 from ..ops import ACCUMULATES, BESIDES, KEEPS, SUMS, Cancels, Operator, Way
 from ..watch.text import LARGEST
 from . import moves
-from .cancellation import (
-    are_squares,
-    beside,
-    by_a_step,
-    cancellation_of,
-    gradient_of_softmax,
-    is_own_rounding,
-    prepares,
-    repeats,
-)  # fmt: skip
+from .cancellation import are_squares, beside, by_a_step, cancellation_of, digits_left, is_rounding, prepares, repeats
 from .choices import WHOLE, Choices, at_places, decidable, may_be_beside
 from .incoming import Given, Incoming, all_incoming, builds_up, carried, look_at, loops, suspicion, wrong
 from .kernels import VECTORS, composite, turned
@@ -177,7 +168,7 @@ class Shadow:
             if held is not None:
                 held.row, held.read, held.integers, held.data, held.beside = row, False, integers, data, kept
                 pairs.append((tensor, held))
-                own = look and writing is None and is_own_rounding(op, args, incoming, tensor, held)
+                own = look and writing is None and is_rounding(op, args, incoming, tensor, held)
                 if own or (self._measures and self.choices.is_rounding(op, args, self.node_of)):
                     held.write(tensor, tensor)
         if row.visits == 1:  # of a total what it was before
@@ -329,7 +320,7 @@ class Shadow:
             mean, variance = writing.incoming[:2]
             mean.held.floor = norm(variance.held.like(variance.tensor).abs().sqrt())
         if row.backward:
-            row.digits = max(row.digits, min(gradient_of_softmax(op, args, error), effective))
+            row.digits = max(row.digits, min(digits_left(op, args, error), effective))
         if grown and row.dtype in HALF:  # it rounds by itself, whatever it is computed from
             source = max(incoming, key=likely)
         if row.measured(error, effective, carried, None if source is None else source.row) and tensor.numel():

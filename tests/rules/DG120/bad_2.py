@@ -9,7 +9,7 @@ for _ in range(3):
     real = torch.randn(8, 2, requires_grad=True)
     with torch.autocast("cpu", dtype=torch.float16):
         score = critic(real).float().sum()
-    slopes = torch.autograd.grad(outputs=scaler.scale(score), inputs=critic.parameters(), create_graph=True)  # expect: DG315 "`torch.autograd.grad(...)` gives gradients times the scale, 1024, and the loss has them as they are"
+    slopes = torch.autograd.grad(outputs=scaler.scale(score), inputs=critic.parameters(), create_graph=True)  # expect: DG120 "`torch.autograd.grad(...)` gives gradients times the scale, 1024, and the loss has them as they are"
     loss = score + sum(slope.square().sum() for slope in slopes)
     optimizer.zero_grad()
     scaler.scale(loss).backward()

@@ -9,11 +9,10 @@ for _ in range(3):
     real = torch.randn(8, 2, requires_grad=True)
     with torch.autocast("cpu", dtype=torch.float16):
         score = critic(real).float().sum()
-    slope = torch.autograd.grad(scaler.scale(score), real, create_graph=True)[0]  # expect: DG315 "`torch.autograd.grad(...)` gives gradients times the scale, 1024, and the loss has them as they are"
-    loss = score + (slope.norm(dim=1) - 1).square().mean()
+    slopes = torch.autograd.grad(scaler.scale(score), list(critic.parameters()), create_graph=True)  # expect: DG120 "`torch.autograd.grad(...)` gives gradients times the scale, 1024, and the loss has them as they are"
+    loss = score + torch.cat([slope.flatten() for slope in slopes]).norm()
     optimizer.zero_grad()
     scaler.scale(loss).backward()
     scaler.step(optimizer)
     scaler.update()
-# fix:
 # fix: divide the gradients by `scaler.get_scale()` before anything is computed from them

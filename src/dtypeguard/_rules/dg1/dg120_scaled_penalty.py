@@ -1,4 +1,4 @@
-"""DG315 scaled-penalty."""
+"""DG120 scaled-penalty."""
 
 import math
 import re
@@ -14,22 +14,22 @@ from ..._engine.watch.lineage import Debt
 from .._kit import Node, Op, Recorder, Rule, Severity, Site, around, on
 
 RULE = Rule(
-    "DG315",
+    "DG120",
     "scaled-penalty",
     Severity.WARNING,
     summary="A loss is computed from gradients that are still scaled.",
     says="`{what}` gives gradients times the scale, {scale:g}, and the loss has them as they are",
     fix="divide the gradients by `{scaler}.get_scale()` before anything is computed from them",
     why=(
-        "`torch.autograd.grad` of what `scaler.scale` gives computes scaled gradients. A penalty on their norm holds the "
-        "scaled norm near 1, and so the true one near 0. PyTorch's recipe for gradient penalties divides them by the "
-        "scale first."
+        "`torch.autograd.grad` of what `scaler.scale` gives computes scaled gradients. A penalty on their norm holds "
+        "the scaled norm near 1, and so the true one near 0. PyTorch's recipe for gradient penalties divides them by "
+        "the scale first."
     ),
     unsafe=("divided_by_scale",),
     sources=("https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-penalty",),
 )
 
-_FACTORS = [f"{prefix}{name}{suffix}" for prefix in ("", "_foreach_") for name in ("mul", "div") for suffix in ("", "_")]
+_FACTORS = "mul mul_ div div_ _foreach_mul _foreach_mul_ _foreach_div _foreach_div_".split()
 _SAME = 1e-6
 _SCALER = re.compile(r"([\w.]+)\.scale\(")
 
