@@ -232,6 +232,8 @@ def float32_loss(place: Place, at: At) -> Iterator[Candidate]:
             models = [
                 call for call in calls if isinstance(call.func, cst.Name) and call.func.value not in source.modules
             ]
+            reduced = [source.on(call) for call in calls if source.called(call) in ("mean", "sum")]
+            models += [on for on in reduced if isinstance(on, cst.Call)]  # `self.critic(x).mean()`
             alike = [call for call in criteria if source.called(call) == source.called(criteria[0])]
             if len(alike) > 1:  # a sum of losses is float32 if one of them is
                 yield joined([At(source, call.args[0].value).cast(torch.float32) for call in alike])
