@@ -15,5 +15,4 @@ for _ in range(3):
     scaler.scale(loss).backward()
     scaler.step(optimizer)
     scaler.update()
-# fix:
 # fix: divide the gradients by `scaler.get_scale()` before anything is computed from them

@@ -21,5 +21,4 @@ torch.manual_seed(0)
 trainer = Trainer()
 for _ in range(3):
     trainer.step()
-# fix:
 # fix: compute the loss in float32: `.float()` on the model's output in `-self.critic(torch.ones(3, 4)).mean()`
