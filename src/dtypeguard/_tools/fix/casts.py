@@ -2,6 +2,7 @@
 
 import functools
 import re
+from collections.abc import Iterator
 from typing import TypeGuard
 
 import libcst as cst
@@ -74,13 +75,34 @@ class Source(Names):
     def like(self, node: Node) -> list[str]:
         """What has the dtype that an expression in a function should have: code that has no dtype of its own.
 
-        What a factory's result is added to, or multiplied by, or else the first argument of the function.
+        What is added or multiplied in it, or what the expression is added to or multiplied by, or else the first
+        argument of the function.
         """
-        names, parent = self.others(node), self.parents.get(node)
-        if isinstance(parent, cst.BinaryOperation) and self.makes(node) and self.parameters(node):
+        beside: list[str] = []
+        if isinstance(self.scope(node), cst.FunctionDef):
+            sides = (node.left, node.right) if isinstance(node, cst.BinaryOperation) else ()
+            beside = [self.code(one) for one in sides if isinstance(one, cst.Name)] or [*self._beside(node, node)]
+        return [*beside, *self.others(node)][:1]
+
+    def _beside(self, first: Node, node: Node, names: int = 2) -> Iterator[str]:
+        """The names that an expression is computed with, also by the name that it gets itself: they are older."""
+        parent = self.parents.get(node)
+        while (isinstance(parent, cst.Subscript) and parent.value is node) or (
+            isinstance(parent, cst.Attribute) and parent.attr.value in _VIEWS
+        ):
+            node, parent = parent, self.parents.get(parent)
+            if isinstance(parent, cst.Call):
+                node, parent = parent, self.parents.get(parent)
+        if isinstance(parent, cst.BinaryOperation):
             other = parent.right if parent.left is node else parent.left
-            names = [self.code(other), *names] if isinstance(other, cst.Name) or self.of_self(other) else names
-        return names[:1]
+            made = self.definitions(other) if isinstance(other, cst.Name) else []
+            older = not made or any(self.extent(one)[1] <= self.extent(first)[0] for one in made)
+            if (isinstance(other, cst.Name) and older) or self.of_self(other):
+                yield self.code(other)
+        elif isinstance(parent, cst.Assign) and names and isinstance(target := parent.targets[0].target, cst.Name):
+            for use in self.below(self.scope(node), cst.Name):
+                if use.value == target.value and use is not target and self.extent(use)[0] > self.extent(node)[1]:
+                    yield from self._beside(first, use, names - 1)
 
     def is_fresh(self, node: Node) -> bool:
         """Whether nobody else has what an expression gives."""
