@@ -192,7 +192,8 @@ def test_arguments_may_have_other_names() -> None:
     b.mlp[1] = nn.GELU("tanh")
     found = dtypeguard.diff(a, b, x)
     assert found.where is not None
-    assert (found.verdict, found.where.name, found.where.state) == (ANOTHER, "mlp.1", ())
+    told = ("approximate is 'tanh', and a's is 'none'",)
+    assert (found.verdict, found.where.name, found.where.state) == (ANOTHER, "mlp.1", told)
     assert "gets no" not in str(found)
 
 
@@ -219,7 +220,7 @@ def test_a_result_of_another_shape_is_the_first_that_differs() -> None:
     found = dtypeguard.diff(a, b, torch.randn(1, 3, 8, 8))
     assert found.where is not None
     assert (found.verdict, found.where.name) == (ANOTHER, "0")
-    assert found.where.state == ("returns [1, 4, 8, 8], and a's [1, 4, 4, 4]",)
+    assert found.where.state == ("returns [1, 4, 8, 8], and a's [1, 4, 4, 4]", "stride is (1, 1), and a's is (2, 2)")
 
 
 @pytest.mark.parametrize(

@@ -415,7 +415,8 @@ def test_writing_to_a_cast_copy_is_said_inside_a_transform_too(name):
 
     with pytest.warns(dtypeguard.DtypeGuardWarning) as told:
         ENFORCED[name](writes, rows(dtype=F64), rows() + 1)
-    assert {warning.category for warning in told} == {CastWarning, dtypeguard.InplaceOnCastWarning}
+    ours = {one.category for one in told if issubclass(one.category, dtypeguard.DtypeGuardWarning)}  # not torch's own
+    assert ours == {CastWarning, dtypeguard.InplaceOnCastWarning}
 
 
 def test_inside_vmap_axes_are_those_of_one_example(strict):

@@ -1,24 +1,17 @@
 import torch
 from torch import nn
 
+import dtypeguard
 
-class Trainer:
-    def __init__(self):
-        self.critic = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))
-        self.optimizer = torch.optim.SGD(self.critic.parameters(), lr=0.1)
-        self.scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
-
-    def step(self):
-        with torch.autocast("cpu", dtype=torch.float16):
-            loss = -self.critic(torch.ones(3, 4)).mean()
-        self.optimizer.zero_grad()
-        self.scaler.scale(loss).backward()  # expect: DG306 "the loss given to `scaler.scale` is float16"
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-
-
-torch.manual_seed(0)
-trainer = Trainer()
+model = nn.ModuleDict({"critic": nn.Linear(3, 1)})
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+watched = dtypeguard.amp.watch(model, optimizer, scaler)
 for _ in range(3):
-    trainer.step()
-# fix: compute the loss in float32: `.float()` on the model's output in `-self.critic(torch.ones(3, 4)).mean()`
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = -model.critic(torch.ones(4, 3)).mean()
+    scaler.scale(loss).backward()  # expect: DG306 "the loss given to `scaler.scale` is float16"
+    scaler.step(optimizer)
+    scaler.update()
+# fix: compute the loss in float32: `.float()` on the model's output in `-model.critic(torch.ones(4, 3)).mean()`

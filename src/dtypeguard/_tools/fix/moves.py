@@ -60,7 +60,8 @@ def cast_operands(place: Place, at: At) -> Iterator[Candidate]:
 def _like_others(at: At, parts: list[At]) -> Iterator[Candidate]:
     """Casts operands to the dtype of the last or the first: code in a function may run in other dtypes as well."""
     names = [part for part in parts if isinstance(part.node, cst.Name) or at.source.of_self(part.node)]
-    if names and len(parts) > 1 and isinstance(at.source.scope(at.node), cst.FunctionDef):
+    alike = len(names) == len(parts) or isinstance(at.node, cst.BinaryOperation)
+    if names and alike and len(parts) > 1 and isinstance(at.source.scope(at.node), cst.FunctionDef):
         for target in (names[-1], names[0]):
             text = f".to({at.source.code(target.node)}.dtype)"
             yield joined([part.cast(torch.float32, text) for part in parts if part is not target])

@@ -437,8 +437,9 @@ class Search:
         before = old.lines(old.run.truncated)
         found = [place for place in new.run.truncated if (place[0], new.state.was(*place)) not in before]
         floats = old.lines([line for line, dtype in old.run.results.items() if dtype in FLOATING])
-        whole = [line for line, dtype in new.run.results.items() if not (dtype.is_floating_point or dtype.is_complex)]
-        found += [place for place in whole if (place[0], new.state.was(*place)) in floats]  # as of a factory
+        for (file, line), dtype in new.run.results.items():  # of a factory that takes its dtype of integers
+            if not dtype.is_floating_point and not dtype.is_complex and (file, new.state.was(file, line)) in floats:
+                found += [(file, line)] if ".dtype" in self._text_of(file, new.state).split("\n")[line - 1] else []
         return any(self._wrote(file, line, old.state, new.state) for file, line in found)
 
     def _wrote(self, file: str, line: int, state: State, edited: State) -> bool:
