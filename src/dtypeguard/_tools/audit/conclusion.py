@@ -49,7 +49,7 @@ def conclude(
     accepted = options.fail_on == "never" or (options.write_baseline and baseline is None)
     shown = [finding for finding in unknown if reaches(finding.severity, options.severity)]
     to_file = options.output not in (None, STDOUT)
-    report._proven, report._least = options.prove, options.fail_on
+    report._proven, report._least = options.prove, "never" if accepted else options.fail_on
     # What does not change with edits is shown before the search for them, which takes its time.
     first = options.diff and options.output_format == "text" and not to_file and (status or new or not options.quiet)
     if first:
