@@ -98,6 +98,8 @@ CASES = [
      "Refuses does not run in bfloat16, which --require names"),
     ("dryrun made:model --batch made:batch --device cpu --require fp32,bfloat16", 0,
      "exit status 0: Linear runs in fp32, bfloat16, which --require names"),
+    ("dryrun made:model --batch made:wide", 2, "Linear does not run on the batch as it is: parameters float32, inputs "
+     "float32, no autocast; RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
     ("dryrun made:model --batch made:batch --device gpu", 2, "--device gpu "),
     ("dryrun made:model --batch made:batch --device meta", 2, "--device meta: there are no kernels on meta"),
     ("dryrun made:gone --require float16 --dtype float32", 2,

@@ -5,10 +5,11 @@ import argparse
 import torch
 
 from ..._core.base.dtypes import dtype_of, name_of
+from ..._core.base.frames import runs_user_code, shortly
 from ..._core.base.usage import Usage
 from ..factory import both_by, no_batch, refusing
 from ..output import tell, try_files
-from .dryrun import DTYPES, REGIONS, Undrawn, tabled
+from .dryrun import DTYPES, HELD, REGIONS, Undrawn, tabled
 from .table import no_cell
 
 
@@ -26,6 +27,11 @@ def run(options: argparse.Namespace) -> int:
             raise Usage(
                 f"{no_batch(options.model, needed)}; none can be drawn from annotations ({error.why})"
             ) from error
+        except Exception as error:
+            held = next((one for one in getattr(error, "__notes__", ()) if one.startswith(HELD)), None)
+            if held is None or runs_user_code(error):
+                raise
+            raise Usage(f"{held.removeprefix(HELD)}; {shortly(error)}") from error
     refused, why = [], []
     for name in options.require:
         try:

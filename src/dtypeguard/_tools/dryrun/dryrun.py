@@ -24,6 +24,7 @@ from .cells import DryrunCell, Runner
 from .table import DryrunTable
 from .twin import Original
 
+HELD = "dtypeguard.dryrun: "  # a note of an exception begins so, where the model does not run as it is
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 REGIONS = (None, torch.float16, torch.bfloat16)
 
@@ -101,7 +102,7 @@ def tabled(model: nn.Module, batch: Any, dtype: Any = None, region: Any = REGION
                 if batch is None and inputs.tensors():
                     raise Undrawn(root, f"the model does not take what was drawn: {error}") from error
                 held = f"{type(root).__name__} does not run on the batch as it is"
-                error.add_note(f"dtypeguard.dryrun: {held}: {cell.title}")
+                error.add_note(f"{HELD}{held}: {cell.title}")
                 raise error
             let_go(error)
     return DryrunTable(type(root).__name__, place, cells)
