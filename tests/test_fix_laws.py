@@ -7,6 +7,20 @@ IMPORTS = "import torch\nfrom torch import nn\nfrom torch.nn import functional a
 
 # The program, and the line that an edit writes.
 WRITTEN = {
+    "the dtype of what a table is added to, not of ids": (
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.emb = nn.Embedding(9, 4)\n        self.q = nn.Linear(4, 4)\n\n    def forward(self, ids):\n        h = self.emb(ids)\n"
+        "        pos = torch.linspace(0, 1, 6)[:, None]\n        return self.q(h + pos)\n\n"
+        "torch.manual_seed(0)\nprint(Net().bfloat16()(torch.arange(6)).float().std().item() > 0)",
+        "        pos = torch.linspace(0, 1, 6, dtype=h.dtype)[:, None]",
+    ),
+    "the dtype of the other factor": (
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.q = nn.Linear(4, 4)\n\n"
+        "    def forward(self, x):\n        s = (self.q(x) @ x.mT).float()\n        return s.softmax(-1) @ x\n\n"
+        "torch.manual_seed(0)\nprint(Net().bfloat16()(torch.rand(6, 4).bfloat16()).float().std().item() > 0)",
+        "        return s.softmax(-1).to(x.dtype) @ x",
+    ),
     "a mask of floats that hides": (
         "scores, hidden = torch.randn(1, 3), torch.tensor([[0.0, 0.0, 1.0]]).double()\n"
         "print(scores.masked_fill(hidden, -1e4).argmax().item() < 2)",
