@@ -9,7 +9,8 @@ IMPORTS = "import torch\nfrom torch import nn\nfrom torch.nn import functional a
 WRITTEN = {
     "the dtype of what a table is added to, not of ids": (
         "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-        "        self.emb = nn.Embedding(9, 4)\n        self.q = nn.Linear(4, 4)\n\n    def forward(self, ids):\n        h = self.emb(ids)\n"
+        "        self.emb = nn.Embedding(9, 4)\n        self.q = nn.Linear(4, 4)\n\n"
+        "    def forward(self, ids):\n        h = self.emb(ids)\n"
         "        pos = torch.linspace(0, 1, 6)[:, None]\n        return self.q(h + pos)\n\n"
         "torch.manual_seed(0)\nprint(Net().bfloat16()(torch.arange(6)).float().std().item() > 0)",
         "        pos = torch.linspace(0, 1, 6, dtype=h.dtype)[:, None]",
