@@ -145,7 +145,7 @@ WRITTEN = {
         "    def forward(self, x):\n        a = self.q(x) @ x.mT\n        bias = torch.linspace(0, 1, x.shape[1])\n"
         "        return (a + bias).softmax(-1) @ x\n\n\nnet = Net().bfloat16()\n"
         "print(net(torch.rand(2, 6, 16).bfloat16()).sum().item())",
-        "        bias = torch.linspace(0, 1, x.shape[1], dtype=x.dtype)",
+        "        bias = torch.linspace(0, 1, x.shape[1], dtype=a.dtype)",
     ),
     "an array that was filled where a tensor is made of it": (
         "import numpy as np\n\n\ndef filled(n):\n    found = np.zeros(n)\n    for i in range(n):\n"

@@ -32,6 +32,7 @@ RULE = Rule(
         "bfloat16 has 8 bits of significand: an update smaller than 1/512 of the weight is rounded away, "
         "each step anew, and the loss stops falling for no visible reason."
     ),
+    at_birth=True,
     unsafe=("float32_parameters",),
     sampled=True,
     sources=(
@@ -72,7 +73,8 @@ def compare(watched: WatchedOptimizer) -> None:
             minor = all(p.ndim < 2 for p in parameters) and any(p.ndim > 1 for p in watched.parameters())
             sure = share >= (_LOST if is_torchs(watched.optimizer) else 1.0) and not minor
             severity = None if sure else Severity.INFO
-            group.add(RULE, facts, parameters, from_dtype=dtype, severity=severity)
+            origin = watched.since(parameters[0])
+            group.add(RULE, facts, parameters, from_dtype=dtype, severity=severity, origin=origin)
 
 
 @on("over", RULE)

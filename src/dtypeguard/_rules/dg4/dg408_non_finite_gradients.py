@@ -23,7 +23,7 @@ RULE = Rule(
         "such steps"
     ),
     why="One step with a NaN or infinite gradient makes the parameter NaN, and every later result with it.",
-    follows=("DG901",),
+    follows=("DG901", "DG404"),
     sources=("https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection",),
 )
 

@@ -161,6 +161,12 @@ def _step(row: Row, here: str | None, edit: bool) -> Step:
     return Step(text, row.site, here, edit) if here else Step(text)
 
 
+def found_at(row: Row, audit: Recorder) -> dict[str, str]:
+    """What was found at a line: the rules, and what they say to write."""
+    here = row.site.file, row.site.line
+    return {one.rule: one.fix for one in audit.findings.rows() if (one.file, one.line) == here}
+
+
 def enter(
     rule: Rule, audit: Recorder, row: Row, facts: dict[str, Any], harm: Harm | None, severity: Severity | None = None,
     lost: Row | None = None, earlier: bool = True,

@@ -17,7 +17,7 @@ from ..._engine.watch.rule import Rule, Severity
 from ..._engine.watch.text import limit
 from ..dg1.dg113_epsilon_vanishes import SMALLEST
 from ._forms import instead
-from ._harm import compute, enter, keep, lost_before, number, wide_of
+from ._harm import compute, enter, found_at, keep, lost_before, number, wide_of
 
 RULE = Rule(
     "DG901",
@@ -76,6 +76,8 @@ def born(harm: Harm, audit: Recorder) -> None:
     if harm.cause is Cause.BORN:
         if row.backward and not harm.felt and not row.unread:  # torch puts zeros there, as behind a norm of 0
             return
+        if row.name.endswith(".step") and "DG404" in found_at(row, audit):  # a division by the eps that it names
+            return
         bad, of = (row.born, row.of) if row.of else (row.lost, row.count)
         count = f"{bad} of {of}" if bad else "some"  # on a GPU they can be gone before anybody counts them
         become = "are NaN when they come in" if row.given else f"become infinite or NaN in {dtype}"
@@ -87,17 +89,10 @@ def born(harm: Harm, audit: Recorder) -> None:
     kept = keep(row) if lost is None and harm.cause is Cause.BORN and row.lost and row.dtype not in HALF else None
     past = {(found.file, found.line) for found in audit.findings.rows() if found.rule == "DG312"}
     skipped = _is_skipped(harm, audit, past)
-    advice = _of_buffers(row, audit) or kept or _advice(harm, lost, skipped and not past)
+    buffers = found_at(row, audit).get("DG501")  # those that a line converts: parameters are small
+    advice = buffers or kept or _advice(harm, lost, skipped and not past)
     facts = {"count": count, "become": become, "wider": _wider(harm), "advice": advice}
     enter(RULE, audit, row, facts, harm, Severity.INFO if skipped else None, lost or (row.rounded() if kept else None))
-
-
-def _of_buffers(row: Row, audit: Recorder) -> str | None:
-    """What DG501 says of the buffers that a line converts: parameters are small."""
-    here = row.site.file, row.site.line
-    return next(
-        (one.fix for one in audit.findings.rows() if one.rule == "DG501" and (one.file, one.line) == here), None
-    )
 
 
 def _is_skipped(harm: Harm, audit: Recorder, past: set[tuple[str | None, int | None]]) -> bool:

@@ -6,7 +6,7 @@ from ..._engine.values.rows import Cause
 from ..._engine.watch.events import on
 from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.rule import Rule, Severity
-from ._harm import converted, enter, made_wide, wide_of, would_be
+from ._harm import converted, enter, found_at, made_wide, wide_of, would_be
 
 RULE = Rule(
     "DG903",
@@ -40,7 +40,7 @@ _TOTALS = ("add", "sub", "index_add", "scatter_add", "_foreach_add")
 
 @on("harmed", RULE)
 def stalled(harm: Harm, audit: Recorder) -> None:
-    if harm.cause is Cause.STALLED:
+    if harm.cause is Cause.STALLED and "DG407" not in found_at(harm.row, audit):  # which knows what an average needs
         row, wide = harm.row, wide_of(harm.row)
         itself = row.stays or row.absorbed or any(row.trained.values())  # the change is made at that line
         says, total = f"a total stands still: {would_be(row, total=True)}", converted(row)
