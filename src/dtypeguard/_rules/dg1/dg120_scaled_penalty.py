@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
 from ..._engine.watch.lineage import Debt
+from ...amp._scaler import scale_of
 from .._kit import Node, Op, Recorder, Rule, Severity, Site, around, on
 
 RULE = Rule(
@@ -81,7 +82,7 @@ def _judge(audit: Recorder, losses: Any) -> None:
 def _mark(audit: Recorder, scaled: Any, scaler: GradScaler) -> None:
     for node in map(audit.lineage.get, _tensors(scaled)):
         if node is not None:
-            node.owes((Scaled(scaler.get_scale()),))
+            node.owes((Scaled(scale_of(scaler)),))
 
 
 @around(torch.autograd, "grad", rule=RULE)
