@@ -61,7 +61,7 @@ Severity: {entry.kind}
 ```python
 {program}```
 
-dtypeguard reports, for line {bad.line}:
+{command} reports, for line {bad.line}:
 
 ```text
 {prints}
@@ -94,7 +94,7 @@ def entry_of(one: Rule | Mistake) -> Entry:
 
 def page(rule: Rule) -> str:
     """The page of a rule, with its first programs."""
-    bad, good = programs("bad", rule.id)[0], programs("good", rule.id)[0]
+    bad, good = programs("bad", rule.id)[0].plain, programs("good", rule.id)[0].plain
     calls = ["dtypeguard.audit(", *["dtypeguard.amp.watch(..., "] * (rule.id[:3] in WATCHED)]
     ways = ", ".join(
         [f"`# dtypeguard: ignore[{rule.id}]` on the line", *(f'`{c}ignore=["{rule.id}"])`' for c in calls)]
@@ -106,6 +106,7 @@ def page(rule: Rule) -> str:
         why=rule.why,
         program=marked(bad),
         bad=bad,
+        command=command(rule),
         prints=printed(rule, bad) or textwrap.fill(f"{rule.id} {rule.name}: {bad.message}", 110),
         instead=f"{bad.fix[:1].upper()}{bad.fix[1:]}.",
         good=good,
@@ -119,9 +120,12 @@ def found_by(rule: Rule) -> str:
     """Which parts of dtypeguard look for a rule."""
     values = rule.id.startswith("DG9")
     audit = "`dtypeguard.audit(values=True)`" if values else "`dtypeguard.audit`"
-    command = "`python -m dtypeguard audit --values`" if values else "`python -m dtypeguard audit`"
     watch = "; `dtypeguard.amp.watch` looks for it in each training step" if rule.id[:3] in WATCHED else ""
-    return f"Found by {audit} and {command}{watch}."
+    return f"Found by {audit} and {command(rule)}{watch}."
+
+
+def command(rule: Rule) -> str:
+    return f"`python -m dtypeguard audit{' --values' * rule.id.startswith('DG9')}`"
 
 
 def edits(rule: Rule) -> str:
@@ -149,7 +153,7 @@ def printed(rule: Rule, program: Program) -> str:
     with tempfile.TemporaryDirectory() as name:
         os.chdir(name)
         file = Path(name, "program.py").resolve()
-        file.write_text(program.unwatched)  # what `amp.watch` looks for, an audit finds by itself
+        file.write_text(program.source)
         torch.manual_seed(0)
         running = dtypeguard.audit(select=rule.id, values=rule.id.startswith("DG9"))
         silent = contextlib.redirect_stdout(None), quiet()

@@ -13,13 +13,14 @@ ends with `# expect: by a watch`. The first of each are the examples in the page
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "rules"
 _EXPECTED = re.compile(r'  # expect: (DG\d{3}) (?:(info|warning|error) )?(".*")$')
 _LATER = "  # expect: by a watch"
 _FIX = "# fix: "
+_IMPORT = "import dtypeguard\n\n"
 _WATCH = re.compile(r"^.*\bdtypeguard\.amp\.watch\(.*\n", re.MULTILINE)
 
 
@@ -52,6 +53,17 @@ class Program:
     def unwatched(self) -> str:
         """The script with an empty line where it begins a watch."""
         return _WATCH.sub("\n", self.source)
+
+    @property
+    def plain(self) -> "Program":
+        """The program without its watch, and what it imports for that."""
+        watch = _WATCH.search(self.source)
+        if watch is None:
+            return self
+        source = self.source[: watch.start()] + self.source[watch.end() :]
+        without = source.replace(_IMPORT, "", 1)
+        source = source if "dtypeguard" in without else without
+        return replace(self, source=source, line=self.line + source.count("\n") - self.source.count("\n"))
 
 
 def read(path: Path) -> Program:

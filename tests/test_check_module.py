@@ -637,6 +637,22 @@ def test_the_line_is_named_too_where_an_annotated_result_is_refused_or_cast():
         assert "torch.zeros(3)" in failure.fix
 
 
+def test_the_line_is_named_too_where_a_contract_inside_refuses_what_is_born_before_it():
+    class Before(BornInside):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear.forward = enforce(self.linear.forward, dtype=self.linear)
+
+        def forward(self, x):
+            return self.linear(x + torch.zeros(3))
+
+    with pytest.raises(CheckError) as caught:
+        check_module(Before, batch=X, dtype=(F32, F16), region=(None,))
+    first = caught.value.report.failures[0]
+    assert first.property == "matched"
+    assert "torch.zeros(3)" in first.fix
+
+
 def test_a_loss_that_is_float32_at_the_least_is_stable():
     assert check_module(DetectorLoss, batch=X, region=(None,)).failures == []
 

@@ -14,16 +14,18 @@ WRITE = "Write dtype=x.dtype, .to(x.dtype), or register_buffer for a plain attri
 
 
 def birth(trial: Trial) -> str:
-    line = next((born for *_, born in mixtures(trial)), "a tensor that is made inside: torch.zeros, arange or randn")
-    return f"{line}. {WRITE}"
+    return birth_inside(trial) or f"a tensor that is made inside: torch.zeros, arange or randn. {WRITE}"
 
 
 def birth_of_result(trial: Trial, outcome: Outcome) -> str:
     """Where the dtype is born for which a guard refuses or casts a result; "" if it does not."""
     error = outcome.error
     wrong = [error.argument or ""] if isinstance(error, DtypeError) else [cast.argument for cast in outcome.casts]
-    if not any(argument.startswith("result") for argument in wrong):
-        return ""
+    return birth_inside(trial) if any(argument.startswith("result") for argument in wrong) else ""
+
+
+def birth_inside(trial: Trial) -> str:
+    """Where a tensor of another dtype than the model's is made; "" if none is."""
     return next((f"{born}. {WRITE}" for *_, born in mixtures(trial)), "")
 
 

@@ -21,7 +21,7 @@ from .._core.base.errors import CastWarning, DeviceError, DtypeError, DtypeGuard
 from .._core.doors.guard import is_held
 from .._tools.audit import audit
 from .._tools.calls import Outcome, difference, run
-from ._births import WRITE, birth, birth_of_result, mixtures
+from ._births import WRITE, birth, birth_inside, birth_of_result, mixtures
 from ._default import as_default
 from ._matrix import Failure
 from ._trial import Trial, moved
@@ -125,8 +125,7 @@ def unchanged(trial: Trial) -> Iterator[Fault]:
         if found is not None:
             fix = "code that looks at type(self), or at what called it"
             if _is_our_error(outcome):
-                fix = birth_of_result(trial, outcome)
-                fix = fix or "an annotation that the call breaks, or a contract inside the model"
+                fix = birth_inside(trial) or "an annotation that the call breaks, or a contract inside the model"
             yield Fault(text, *found, fix)
         if outcome.wrote != trial.bare.wrote:
             got, expected = (", ".join(one.wrote) or "nothing" for one in (outcome, trial.bare))
