@@ -638,13 +638,14 @@ def test_the_line_is_named_too_where_an_annotated_result_is_refused_or_cast():
 
 
 def test_the_line_is_named_too_where_a_contract_inside_refuses_what_is_born_before_it():
-    class Before(BornInside):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear.forward = enforce(self.linear.forward, dtype=self.linear)
+    class Gate(Linear):
+        @dtypeguard.enforce
+        def forward(self, x: Float[Tensor, "batch 3"]) -> Float[Tensor, "batch 3"]:
+            return self.layer(x)
 
+    class Before(Gate):
         def forward(self, x):
-            return self.linear(x + torch.zeros(3))
+            return super().forward(x + torch.zeros(3))
 
     with pytest.raises(CheckError) as caught:
         check_module(Before, batch=X, dtype=(F32, F16), region=(None,))

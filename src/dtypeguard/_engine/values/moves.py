@@ -43,8 +43,8 @@ class Path:
         last: where they were at the last look.
         since: the write since which they stand still; 0 if they do not.
         stood: where their shadow was then.
-        course: how far they and their shadow have moved at the writes that were looked at
-        rows: the lines that have written them: one that writes once, as `v.sqrt_().add_(eps)`, builds up nothing
+        courses: how far they and their shadow have moved at the writes that were looked at, by the line that wrote:
+            one that writes once, as `v.sqrt_().add_(eps)`, builds up nothing
     """
 
     first: Tensor
@@ -52,12 +52,12 @@ class Path:
     last: Tensor
     since: int = 0
     stood: Tensor | None = None
-    course: list[tuple[int, float, float]] = field(default_factory=list)
-    rows: set[Row] = field(default_factory=set)
+    courses: dict[Row, list[tuple[int, float, float]]] = field(default_factory=dict)
 
-    def note(self, write: int, moved: float, should: float) -> None:
-        if len(self.course) < _POINTS and math.isfinite(moved) and math.isfinite(should):
-            self.course.append((write, moved, should))
+    def note(self, row: Row, write: int, moved: float, should: float) -> None:
+        course = self.courses.setdefault(row, [])
+        if len(course) < _POINTS and math.isfinite(moved) and math.isfinite(should):
+            course.append((write, moved, should))
 
 
 def begin(tensor: Tensor, held: ShadowStorage) -> bool:
@@ -83,10 +83,9 @@ def stands(tensor: Tensor, held: ShadowStorage, row: Row) -> int:
     wide, first = now.to(shadow.dtype), path.first.to(shadow.dtype)
     way = shadow - path.shadow
     moved, should, lost, size = map(norm, (wide - first, way, shadow - wide, shadow))
-    path.note(held.writes, moved, should)
+    again = row in path.courses
+    path.note(row, held.writes, moved, should)
     built_up = _ULPS if moved else 1  # a compensated sum is off by less than one
-    again = row in path.rows
-    path.rows.add(row)
     if not again or not math.isfinite(should) or lost <= built_up * row.half_ulp * size:
         return 0
     left = path.since and path.stood is not None and norm(shadow - path.stood) >= _FOLLOWS * lost
@@ -96,12 +95,12 @@ def stands(tensor: Tensor, held: ShadowStorage, row: Row) -> int:
     return max(1, path.since)
 
 
-def follows(tensor: Tensor, held: ShadowStorage) -> None:
+def follows(tensor: Tensor, held: ShadowStorage, row: Row) -> None:
     """Values that are as their shadow is have moved as far."""
     path: Path | None = held.path
     if path is not None:
         moved = norm(_sample(tensor, held).to(path.shadow.dtype) - path.first.to(path.shadow.dtype))
-        path.note(held.writes, moved, moved)
+        path.note(row, held.writes, moved, moved)
 
 
 def unmoved(op: Operator, args: Any, old: Tensor | None, tensor: Tensor) -> tuple[int, int]:

@@ -341,7 +341,7 @@ class Shadow:
             self._note_movement(op, args, row, tensor, shadow, incoming, writing)
         elif writing is not None:
             target = writing.incoming[0]
-            moves.follows(target.tensor, target.held)
+            moves.follows(target.tensor, target.held, row)
             if target.held.trained:
                 row.trained[id(target.held)] = False
         if tensor.numel() <= LARGEST and error.distance:
@@ -397,7 +397,7 @@ class Shadow:
             if stuck and wrong(others, target.held.error_of(tensor).relative() if op.name == "copy_" else 1.0):
                 stuck = 0
             if target.held.path is not None:
-                row.course = target.held.path.course
+                row.course = target.held.path.courses.get(row, [])
         row.stuck = stuck
         if target.held.trained:
             row.trained[id(target.held)] = bool(stuck)
