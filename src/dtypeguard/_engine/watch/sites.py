@@ -94,13 +94,13 @@ class Site:
 
     @property
     def _statement(self) -> tuple[int, int] | None:
-        """The columns of the statement that stores something, where its line has several; in characters."""
+        """The columns of the statement that stores something, without a comment and its neighbours; in characters."""
         line = linecache.getline(self.file, self.line)
         begin = next(islice(self._code.co_positions(), self._lasti // 2, None), (None,) * 4)[2]
         with contextlib.suppress(SyntaxError, ValueError):
-            statements = ast.parse(line.strip()).body if begin is not None and ";" in line else []
+            statements = [] if begin is None else ast.parse(line.strip()).body
             indent = len(line) - len(line.lstrip())
-            for one in statements if len(statements) > 1 else ():
+            for one in statements:
                 spot = one.col_offset, one.end_col_offset or 0
                 if begin is not None and spot[0] <= begin - indent < spot[1]:
                     code = line.strip().encode()

@@ -244,8 +244,14 @@ def part(a: Recorded, b: Recorded, names: Names) -> Found:
         pair = a.model.digests.get(match.a[0]), b.model.digests.get(match.b)
         if None not in pair and pair[0] != pair[1]:
             states[match.b] = ["its weights differ"]
-    if not any(point.differs for point in ends):  # where only something inside differs, it does not stand for the other
+    if not any(point.differs for point in ends):  # where only something inside differs, it may not stand for the other
+        inside = list(dict.fromkeys(point.before or point.match.b for point in points if point.differs))
         points = [point for point in points if not point.differs]
+        if inside:
+            notes.append(
+                f"inside, {', '.join(inside[:3])}{', ...' * (len(inside) > 3)} differ and the outputs do not: either these are no partners, or nothing is "
+                "computed from what differs"
+            )
     if not (a.wide and b.wide):
         notes.append("one of them did not run in float64: another function looks like rounding that is worse")
     errors = max(p.errors[0] for p in ends), max(p.errors[1] for p in ends)

@@ -408,8 +408,10 @@ def _compare_weights(a: Model, b: Model, matches: set[Match], values: tuple[Valu
             elif x.shape == y.shape or not torch.equal(first.mT, second):
                 transposed = first.ndim == 2 and torch.equal(first, second.mT)
                 apart = distance(y, x)
-                told = f"differs by {apart:.1e} of its norm" if math.isfinite(apart) else "is not finite, or a's is 0"
-                told = "is transposed" if transposed else told
+                told = "is transposed" if transposed else f"differs by {apart:.1e} of its norm"
+                if not math.isfinite(apart):
+                    zero = bool(first.isfinite().all() and second.isfinite().all())
+                    told = "is not 0, and a's is" if zero else "is not finite in one of the two"
                 found.setdefault(match.b, []).append(f"{'.'.join(filter(None, (inner, name)))} {told}")
     return found
 

@@ -87,8 +87,8 @@ class DiffRow(Row):
 
 
 def _named(place: str) -> str:
-    """A place in a sentence, where `1` alone would be a number."""
-    return f"{'module ' * place[:1].isdigit()}{place}"
+    """A place in a sentence, where `1` alone would be a number, and `a` one of the two programs."""
+    return f"{'module ' * (place[:1].isdigit() or place in ('a', 'b'))}{place}"
 
 
 class ProgramDiff(Result):
