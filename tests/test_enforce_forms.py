@@ -518,8 +518,8 @@ def test_what_never_returns_does_not(hint):
 
 RETURNED = {  # what a result is told to be; an argument is passed
     "a tensor": (Float32[Tensor, "n"], None, "return a Tensor", "pass a Tensor"),
-    "a number": (int, "1", "return int", "pass int"),
-    "a list": (list[Float32[Tensor, "n"]], None, "return list", "pass list"),
+    "a number": (int, "1", "return an int", "pass an int"),
+    "a list": (list[Float32[Tensor, "n"]], None, "return a value of list", "pass a value of list"),
 }
 
 

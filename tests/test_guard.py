@@ -1838,7 +1838,7 @@ def test_labels_keep_their_digits():
         model = guard(Speaks().half(), mode="lenient")
         with pytest.warns(dtypeguard.CastWarning):
             model(IDS, torch.tensor([0.5, 0.25]))
-        with pytest.raises(dtypeguard.CastError, match=r"keep it out with skip_args=\['labels'\]"):
+        with pytest.raises(dtypeguard.CastError, match=r"keep it out with skip_args='labels'"):
             model(IDS, torch.tensor([0.5, 0.1]))
         dtypeguard.reset_casts()
     assert guard(Speaks().half(), mode="lenient", skip_args="labels")(IDS, torch.tensor([0.5, 0.1])) > 0
@@ -1847,7 +1847,7 @@ def test_labels_keep_their_digits():
         guard(Speaks(), mode="lenient")(IDS, labels.double())
     with pytest.raises(dtypeguard.DtypeError) as told:
         guard(Speaks().half(), mode="strict")(IDS, labels)
-    lost = "digits of it are lost in float16, and a loss compares with them, so keep it out with skip_args=['labels']"
+    lost = "digits of it are lost in float16, and a loss compares with them, so keep it out with skip_args='labels'"
     assert told.value.fix == f"{lost}, or, where that is meant, write labels.to(torch.float16) before the call"
 
 
@@ -1956,7 +1956,7 @@ class Sees(nn.Module):
 
 
 def test_an_argument_that_the_model_casts_itself_may_be_skipped():
-    advice = "or skip_args=['pixels'], as Embeds casts it itself"
+    advice = "or skip_args='pixels', as Embeds casts it itself"
     assert advice in str(refusal(guard(Sees().to(BF16), mode="strict"), ones(F32, 2, 3)))
     assert "skip_args" not in str(refusal(guard(Sees().to(BF16), mode="strict"), None, other=ones(F32, 2, 3)))
     guard(Sees().to(BF16), mode="strict", skip_args=["pixels"])(ones(F32, 2, 3))

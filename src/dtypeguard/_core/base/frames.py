@@ -281,8 +281,11 @@ def return_of(fn: Any) -> str | None:
 
 
 def shown(file: str) -> str:
-    """A file as its reader knows it: its path from the working directory; `In[5]` for a notebook's cell."""
+    """A file as its reader knows it: its path from the working directory, or from where packages are installed.
+
+    A notebook's cell is `In[5]`.
+    """
     ipython = sys.modules.get("IPython")
     compiler = getattr(getattr(ipython, "get_ipython", lambda: None)(), "compile", None)
     cell = None if compiler is None else getattr(compiler, "format_code_name", lambda _: None)(file)
-    return file.removeprefix(os.getcwd() + os.sep) if cell is None else str(cell[1])
+    return str(cell[1]) if cell is not None else installed(file) or file.removeprefix(os.getcwd() + os.sep)

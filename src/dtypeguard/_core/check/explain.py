@@ -69,7 +69,7 @@ def lossy(
         return f"finite values of it become infinite in {name}", (text,)
     out = "annotate it with a wider dtype"
     if call.contract.guarded:
-        out = f"keep it out with skip_args=[{argument_of(path)!r}]"
+        out = f"keep it out with skip_args={argument_of(path)!r}"
         if keeps_digits(path, fresh.dtype) and loses(source, fresh):
             why = f"digits of it are lost in {name}, and a loss compares with them: {out}"
             return why, (f"{out}, or, where that is meant, write ", f".to({fresh.dtype}){when}")
@@ -137,7 +137,7 @@ def error_for(
         instead = _maker(call if found is None else found.call).format('mode="lenient"')
         name = violations[0].argument
         if contract.guarded and not call.leaving and (caster := caster_of(name, call.values[0])):
-            instead += f", or skip_args=[{name!r}], as {caster} casts it itself"
+            instead += f", or skip_args={name!r}, as {caster} casts it itself"
     axes: dict[str, Any] = {**call.axes, **{f"*{name}": list(shape) for name, (_, shape) in call.variadics.items()}}
     more: dict[str, str] = {}
     frame = None

@@ -42,7 +42,7 @@ def keeps_digits(path: Path, dtype: Any) -> bool:
 def instead(path: Path, value: Tensor, dtype: torch.dtype | None, module: Any) -> tuple[str, ...]:
     """What to write where a cast to the model's dtype may be wrong: text around the argument, as a fix has it."""
     if keeps_digits(path, dtype):
-        return f"keep it out with skip_args=[{argument_of(path)!r}], or write ", f".to({dtype})"
+        return f"keep it out with skip_args={argument_of(path)!r}, or write ", f".to({dtype})"
     if _is_readable(value) and (rows := _rows(module)) and _are_rows(value.detach(), rows):
         return "", f".to({dtype}), or, if an embedding gets it, ", ".long()"
     return ()

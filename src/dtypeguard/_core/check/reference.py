@@ -172,12 +172,10 @@ def _check_argument(spec: Spec | None, value: Any, path: Path, call: CallState) 
 def _check_tensor(spec: TensorSpec, value: Any, path: Path, call: CallState) -> None:
     if not _is_instance(value, spec.array_type):
         array = getattr(spec.array_type, "__name__", "array")
-        tensor = from_numpy(value) if spec.torch_only else None
-        actual = f"is {indefinite(f'{type(value).__module__}.{type(value).__qualname__}'.removeprefix('builtins.'))}"
-        if value is None:
-            actual = "is None"
-        fix = numpy_fix(value) if tensor is not None else numbers_fix(spec, value, call) or (f"{give(call)} a {array}",)
-        reason = f"the annotation wants a {array}"
+        tensor, one = from_numpy(value) if spec.torch_only else None, indefinite(array)
+        kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+        actual, reason = "is None" if value is None else f"is {indefinite(kind)}", f"the annotation wants {one}"
+        fix = numpy_fix(value) if tensor is not None else numbers_fix(spec, value, call) or (f"{give(call)} {one}",)
         report(call, path, HintError, value, actual, array, reason, spec.hint, fix=fix, repairable=tensor is not None)
         if tensor is None:
             return

@@ -93,8 +93,15 @@ def report_kind(
         actual, wanted = f"is {value!r}", f"one of {listed[1]}{', None' * bool(listed[2])}"
     report(
         call, path, HintError, value, actual, hint, f"{asks} wants {wanted}", hint,
-        fix=(fix or f"{give(call)} {wanted}",),
+        fix=(fix or f"{give(call)} {_one_of(wanted)}",),
     )  # fmt: skip
+
+
+def _one_of(wanted: str) -> str:
+    """A value as an annotation wants it, in a sentence."""
+    if wanted == "None" or wanted.startswith(("a ", "one of ")):
+        return wanted
+    return indefinite(wanted) if wanted.isidentifier() else f"a value of {wanted}"
 
 
 def fits_none(violation: Violation, names: Sequence[str]) -> None:

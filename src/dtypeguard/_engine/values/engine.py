@@ -471,7 +471,7 @@ class Values:
                 self._harm(row, Cause.AMPLIFIED, "a gradient", None, row.error)
             elif (row.stays or row.absorbed) and not (row.factor and self._told(row)):
                 gone, of = row.absorbed or row.unmoved
-                self._harm(row, Cause.STALLED, "a parameter" if row.absorbed else "what is written to", None, gone / of)
+                self._harm(row, Cause.STALLED, "a parameter" if row.absorbed else "the tensor itself", None, gone / of)
             elif any(row.trained.values()):
                 self._harm(row, Cause.STALLED, "a parameter", None, sum(row.trained.values()) / len(row.trained))
             elif self._shadow is None and row.flushed > row.count / 2:

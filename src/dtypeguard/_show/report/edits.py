@@ -111,11 +111,16 @@ class EditError(ValueError):
     """An edit that cannot be written: the file is not what it was when the program ran."""
 
 
+def path_of(file: str) -> str:
+    """A file as a tool finds it from the working directory."""
+    return shown(file) if installed(file) is None else file
+
+
 def diff_of(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     """A unified diff of files, with paths from the working directory."""
     parts: list[str] = []
     for file, text in after.items():
-        path = shown(file)
+        path = path_of(file)
         outside = os.path.isabs(path) or path.startswith("..")
         name = os.path.abspath(file).lstrip(os.sep) if outside else path
         for line in difflib.unified_diff(_lines(before[file]), _lines(text), f"a/{name}", f"b/{name}"):
@@ -133,7 +138,7 @@ def blocks_of(file: str, before: str, after: str, was: list[int]) -> Iterator[Bl
     """The lines of a file that change; `was` tells which line each one was at first."""
     for a, b, gone, come in _changed(before, after):
         first = was[a] if a < len(was) else len(was) + 1
-        yield Block(shown(file), first, max(was[b - 1] + 1, first) if gone else first, come)
+        yield Block(path_of(file), first, max(was[b - 1] + 1, first) if gone else first, come)
 
 
 def replacements_of(file: str, before: str, after: str, encoding: str) -> Iterator[Replacement]:
@@ -142,7 +147,7 @@ def replacements_of(file: str, before: str, after: str, encoding: str) -> Iterat
         head = _common_length(gone, come)
         tail = _common_length(gone[head:][::-1], come[head:][::-1])
         ends = [_end_of(gone[:head], a + 1, encoding), _end_of(gone[: len(gone) - tail], a + 1, encoding)]
-        yield Replacement(shown(file), *ends[0], *ends[1], come[head : len(come) - tail])
+        yield Replacement(path_of(file), *ends[0], *ends[1], come[head : len(come) - tail])
 
 
 def _changed(before: str, after: str) -> Iterator[tuple[int, int, str, str]]:

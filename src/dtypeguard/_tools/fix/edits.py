@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from ..._core.base.frames import installed, shown
-from ..._show.report.edits import Edit, blocks_of, diff_of, replacements_of
+from ..._core.base.frames import installed
+from ..._show.report.edits import Edit, blocks_of, diff_of, path_of, replacements_of
 from ..._show.report.report import AuditReport
 from .code import MOVES
 from .finish import SAID
@@ -50,7 +50,7 @@ def _edit(proof: Proof, safe: bool, proven: bool, data: Callable[[str], bytes]) 
     after = {file: new.texts[file] for file in changed}
     lines = {file: old.numbers(file, before[file]) for file in changed}
     return Edit(
-        shown(changed[0]), diff_of(before, after), proof.findings, safe, proven,
+        path_of(changed[0]), diff_of(before, after), proof.findings, safe, proven,
         does(proof),
         tuple(one for f in changed for one in replacements_of(f, before[f], after[f], kept[f][1])),
         tuple(one for f in changed for one in blocks_of(f, before[f], after[f], lines[f])),
