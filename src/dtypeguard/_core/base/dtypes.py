@@ -8,6 +8,7 @@ import difflib
 import enum
 import functools
 import re
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -131,13 +132,16 @@ def dtype_title(dtype: torch.dtype | None, nothing: str = "as given") -> str:
     return nothing if dtype is None else name_of(dtype)
 
 
-def dtype_of(value: torch.dtype | str, option: str, nothing: str = "") -> torch.dtype:
+def dtype_of(
+    value: torch.dtype | str, option: str, nothing: str = "", legal: Container[torch.dtype] | None = None
+) -> torch.dtype:
     """The dtype that an option names: `torch.bfloat16`, "bfloat16", "bf16", "torch.bfloat16" or "half".
 
     Args:
         value: what was given.
         option: its name.
         nothing: how no dtype is written, where that is legal.
+        legal: the dtypes of which one may be meant by a text that names none; default: all.
 
     Raises:
         ValueError: for a text that names none.
@@ -152,7 +156,8 @@ def dtype_of(value: torch.dtype | str, option: str, nothing: str = "") -> torch.
     if not isinstance(found, torch.dtype):
         if "," in name:
             raise ValueError(f"{option}={value!r} is several dtypes: pass one")
-        known = {**{one: repr(one) for one in BY_NAME}, **{one: repr(name_of(_SHORT[one])) for one in _SHORT}}
+        every = {**BY_NAME, **_SHORT}
+        known = {one: repr(name_of(dtype)) for one, dtype in every.items() if legal is None or dtype in legal}
         known |= {"none": nothing} if nothing else {}
         family = [one for one in known if one.startswith(f"{name.replace('fp8', 'float8')}_")]
         near = family or difflib.get_close_matches(name, known, 1)

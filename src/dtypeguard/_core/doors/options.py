@@ -57,7 +57,7 @@ def read_options(
     deep: Any = one_of("depth", depth, ("auto", "all", "boundary"))
     asked: dict[str, torch.dtype | None] = {}
     for name, wanted in (("dtype", dtype), ("output_dtype", output_dtype)):
-        asked[name] = None if wanted is None else dtype_of(wanted, name)
+        asked[name] = None if wanted is None else dtype_of(wanted, name, legal=FLOATING)
         if wanted is not None and asked[name] not in FLOATING:
             raise ValueError(f"{name}={wanted!r} is no floating dtype such as torch.bfloat16")
     options = Options(

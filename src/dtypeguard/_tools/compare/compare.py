@@ -3,7 +3,7 @@
 import contextlib
 import inspect
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, overload
 
 import torch
@@ -188,11 +188,14 @@ def _subject(
     return subject
 
 
-def _as_dtype(option: str, value: Any, legal: Iterable[torch.dtype]) -> torch.dtype:
-    low = dtype_of(value, option)
+def _as_dtype(option: str, value: Any, legal: Collection[torch.dtype]) -> torch.dtype:
+    low = dtype_of(value, option, legal=legal)
     if low not in legal:
         *most, last = sorted(map(name_of, legal))
-        raise ValueError(f"compare: {option}={name_of(low)} is no dtype to compare: use {', '.join(most)} or {last}")
+        weights = ", or format='int8' for weights in 8 bits" if low is torch.int8 else ""
+        raise ValueError(
+            f"compare: {option}={name_of(low)} is no dtype to compare: use {', '.join(most)} or {last}{weights}"
+        )
     return low
 
 
