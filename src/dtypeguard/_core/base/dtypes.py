@@ -157,10 +157,11 @@ def dtype_of(
         if "," in name:
             raise ValueError(f"{option}={value!r} is several dtypes: pass one")
         every = {**BY_NAME, **_SHORT}
-        known = {one: repr(name_of(dtype)) for one, dtype in every.items() if legal is None or dtype in legal}
+        known = {one: repr(name_of(dtype)) for one, dtype in every.items()}
         known |= {"none": nothing} if nothing else {}
         family = [one for one in known if one.startswith(f"{name.replace('fp8', 'float8')}_")]
         near = family or difflib.get_close_matches(name, known, 1)
+        near = [one for one in near if legal is None or one not in every or every[one] in legal]
         meant = (
             f"did you mean {', '.join(known[one] for one in near)}?"
             if near

@@ -248,9 +248,9 @@ def part(a: Recorded, b: Recorded, names: Names) -> Found:
         inside = list(dict.fromkeys(point.before or point.match.b for point in points if point.differs))
         points = [point for point in points if not point.differs]
         if inside:
-            names = ", ".join(inside[:3]) + ", ..." * (len(inside) > 3)
+            these = ", ".join(inside[:3]) + ", ..." * (len(inside) > 3)
             notes.append(
-                f"inside, {names} differ and the outputs do not: either these are no partners, or nothing is computed "
+                f"inside, {these} differ and the outputs do not: either these are no partners, or nothing is computed "
                 "from what differs"
             )
     if not (a.wide and b.wide):
