@@ -190,7 +190,9 @@ def paragraphs(causes: Iterable[Cause], style: Style) -> Iterator[str]:
     yield from brief_lines(mere, style)
     if apart:
         names = sorted({(installed(cause.spots[0].file) or "").partition("/")[0] for cause in apart})
-        yield from style.fold(f"{number(len(apart), 'info')} in installed packages: {', '.join(names)}")
+        yield from style.fold(
+            f"{number(len(apart), 'info')} in installed packages: {', '.join(names)}; --output-format json has all"
+        )
 
 
 def cast_lines(casts: Sequence[Cast], style: Style) -> Iterator[str]:
