@@ -313,7 +313,8 @@ def _convert(event: Op, source: Tensor, meant: bool, audit: Recorder) -> None:
         return
     if source.is_complex() or not event.readable or source.numel() > LARGEST:
         return
-    if not source.is_floating_point() and source.dtype.itemsize == dtype.itemsize:  # bits that are packed
+    alike = not source.is_floating_point() and source.dtype.itemsize == dtype.itemsize
+    if alike and event.name != "copy_":  # bits that are packed; nobody asks for that in a write
         return
     if not audit.due("DG109", event.site) or _is_unpacked(audit.lineage.get(source)):
         return

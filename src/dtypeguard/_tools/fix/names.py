@@ -9,6 +9,7 @@ from .source import Node, Scope, Text, argument
 
 Given = tuple[cst.BaseExpression, int | None]  # a value, or the part of it by its number
 _VIEWS = frozenset("detach view view_as reshape flatten ravel t transpose permute squeeze unsqueeze narrow".split())
+_APART = frozenset("unbind chunk split tensor_split sort topk max min".split())  # methods that give several tensors
 _VIEWS |= frozenset("select expand contiguous requires_grad_ values items enumerate zip reversed".split())
 
 
@@ -98,7 +99,8 @@ class Names(Text):
         if isinstance(name, cst.Attribute):
             found += self.registered(name.attr.value)
         behind = [(value, part, list(self._returned(value, part))) for value, part in found]
-        values = [value for value, part, returned in behind if part is None or not returned]  # else it is a tuple
+        kept = [(value, part) for value, part, returned in behind if part is None or not returned]  # else it is a tuple
+        values = [value if part is None else self._whole(value) for value, part in kept]
         values += [value for _, _, returned in behind for value in returned]
         return [value for value in values if not self.inside(name, value)]  # `total = total + x`: what it was before
 
@@ -134,6 +136,10 @@ class Names(Text):
                 found += [(arg.value, None) for arg in ([by_name] if by_name else by_place)]
         default = params[place].default
         return found if default is None else [*found, (default, None)]
+
+    def _whole(self, value: cst.BaseExpression) -> cst.BaseExpression:
+        """The tensor of which an expression gives parts."""
+        return (self.on(value) if self.called(value) in _APART else None) or value
 
     def _returned(self, value: Node, part: int | None) -> Iterator[cst.BaseExpression]:
         """What the function of the file returns that an expression calls."""

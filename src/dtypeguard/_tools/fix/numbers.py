@@ -1,6 +1,7 @@
 """What may be written for numbers, integers, masks, and the targets of writes."""
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -239,7 +240,7 @@ def _rounded(source: Source, call: cst.Call) -> str:
 def clamped_integers(place: Place, at: At) -> Iterator[Candidate]:
     """Computes in wider integers and clamps to the range of the dtype."""
     source, node, dtype = at.source, at.node, place.finding.from_dtype
-    added = list(source.below(source.statement(node), cst.AugAssign))
+    added = _in_place(at)
     for one in added:
         if (
             dtype is not None
@@ -271,15 +272,29 @@ def votes_in_integers(place: Place, at: At) -> Iterator[Candidate]:
 @move
 def wider_integers(place: Place, at: At) -> Iterator[Candidate]:
     """Computes in wider integers."""
-    source, node, dtype = at.source, at.node, place.finding.from_dtype
+    node, dtype = at.node, place.finding.from_dtype
     if dtype is torch.int64 or isinstance(node, cst.UnaryOperation):
         return  # there are none
-    added = list(source.below(source.statement(node), cst.AugAssign))
+    added = _in_place(at)
     for one in added if dtype in _BYTES else ():
         signed = dtype is torch.int8
         yield from (value.cast(torch.int64) for value in _counters(at, one, signed))
     if not added:
         yield from each_and_all([part.cast(place.wide) for part in at.used()])
+        sums = list(itertools.takewhile(lambda one: isinstance(one, cst.BinaryOperation), at.source.up(node)))
+        for whole in sums[-1:]:  # its other terms are of the same dtype
+            yield joined([part.cast(place.wide) for part in At(at.source, whole).leaves()])
+
+
+def _in_place(at: At) -> list[cst.AugAssign]:
+    """What the line changes in place, `total += part`; nothing where it is a part of what is added."""
+    return [] if _is_added(at) else list(at.source.below(at.source.statement(at.node), cst.AugAssign))
+
+
+def _is_added(at: At) -> bool:
+    """Whether a total gets what the line computes: what wraps around is not the total."""
+    outer = (one for one in at.source.up(at.node) if isinstance(one, cst.AugAssign))
+    return any(at.source.inside(at.node, one.value) for one in outer)
 
 
 def _counters(at: At, assign: cst.AugAssign, signed: bool) -> list[At]:
@@ -310,7 +325,7 @@ def _is_number(value: At) -> bool:
 def out_of_place(place: Place, at: At) -> Iterator[Candidate]:
     """Makes a new tensor, where the dtype of the old one does not hold the result."""
     source = at.source
-    for one in source.below(source.statement(at.node), cst.AugAssign):
+    for one in _in_place(at):
         made = source.call_behind(one.target) if isinstance(one.target, cst.Name) else None
         if made is not None and isinstance(one.target, cst.Name) and source.is_read(one.target):
             name = one.target.value
@@ -400,17 +415,30 @@ def stable_form(place: Place, at: At) -> Iterator[Candidate]:
 def totals_in_float64(place: Place, at: At) -> Iterator[Candidate]:
     """Adds up in float64, where totals cancel."""
     source, names = at.source, {at.source.code(name.node) for name in at.names()}
-    adding = {source.scope(one) for one in source.of(cst.AugAssign) if source.code(one.target) in names}
     if place.finding.from_dtype is not torch.float32 or not isinstance(at.node, cst.BinaryOperation):
         return
+    every = list(_additions(source))
+    scopes = {source.scope(total) for total, _ in every if source.code(total) in names}
     changes: Candidate = []
-    for one in [one for scope in adding for one in source.below(scope, cst.AugAssign)]:
-        for total in source.definitions(one.target)[:1]:
-            if isinstance(total, cst.Call) and not At(source, total).says_dtype:
-                changes += next(At(source, total).retyped(torch.float64), [])
-                changes += joined([leaf.cast(torch.float64) for leaf in At(source, one.value).leaves()])
+    for total, value in [one for one in every if source.scope(one[0]) in scopes]:
+        for made in source.definitions(total):
+            if isinstance(made, cst.Call) and not At(source, made).says_dtype:
+                changes += next(At(source, made).retyped(torch.float64), [])
+                changes += joined([leaf.cast(torch.float64) for leaf in At(source, value).leaves()])
+                break
     if changes:
         yield joined([changes, *(one.cast(torch.float32) for one in [at, *_readers(at, names)])])
+
+
+def _additions(source: Source) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """Totals, and what is added to each: `total += x` and `total = total + x`."""
+    for one in source.of(cst.AugAssign):
+        yield one.target, one.value
+    for assign in source.of(cst.Assign):
+        total, value = assign.targets[0].target, assign.value
+        added = isinstance(value, cst.BinaryOperation) and isinstance(value.operator, cst.Add)
+        if isinstance(value, cst.BinaryOperation) and added and source.code(value.left) == source.code(total):
+            yield total, value.right
 
 
 def _readers(at: At, names: set[str]) -> list[At]:
@@ -460,5 +488,5 @@ def wider_target(place: Place, at: At) -> Iterator[Candidate]:
     known = (place.finding.from_dtype, place.finding.to_dtype)
     for wide in [WIDER_INTEGER[dtype] for dtype in known if dtype in WIDER_INTEGER][:1]:
         wide = torch.int64 if "`dtype=torch.int64`" in place.finding.fix else wide  # as its help says
-        for name in At(at.source, at.source.statement(at.node)).names():
+        for name in [] if _is_added(at) else At(at.source, at.source.statement(at.node)).names():
             yield from (At(at.source, value).cast(wide) for value in at.source.definitions(name.node)[:1])
