@@ -23,6 +23,7 @@ _BETWEEN = frozenset(["bucketize", "searchsorted"])  # which look for a place be
 _MOVED = 0.1  # of the values that are looked for: those beside another place, if that is no mere resolution
 _FAR = 0.05  # of an axis, for a value that is sorted
 _CLOSE = 0.01  # to a whole number
+_SOUND = 2.0**-12  # of the largest value
 _JUST = 1e-9  # a rounding of float64, or a few
 _CROWDED = 0.2  # of the places of what is ranked
 _BIASED, _ONE_WAY, _TIES = 0.02, 0.9, 16  # the same where ties move ranks one way, of all moves, and how many move
@@ -133,7 +134,9 @@ class Choices:
                     row.wrong, self.whole = (count, out.numel()), True
                     self.spoil.add(row)
             elif row.name not in _BETWEEN or int(differ.sum()) <= _MOVED * differ.numel():
-                differ = (out.double() - other.double()).abs() > 1  # a quantizer rounds: one unit is its resolution
+                # A quantizer rounds: one unit is its resolution, and sound that was computed has no more than 12 bits.
+                unit = max(1.0, _SOUND * float(size.max())) if out.dtype.itemsize <= 2 and size.numel() else 1.0
+                differ = (out.double() - other.double()).abs() > unit
                 if row.dtype is torch.float64:  # fixed point, of data that were rounded before
                     return
         if out.dtype is torch.bool:

@@ -31,6 +31,7 @@ _ULPS = 4  # roundings, which an error is larger than that has built up
 _FEW = 64  # values
 _ABSORBED, _GONE = 0.25, 0.25  # of the values of a parameter; and of one value
 _CHANGES = frozenset("add_ sub_".split())
+_SCALES = frozenset("mul_ div_ _foreach_mul_ _foreach_div_".split())
 
 
 @dataclass(slots=True)
@@ -142,7 +143,7 @@ def arrive(tensor: Tensor, held: ShadowStorage) -> None:
 
 def scaled(op: Operator, args: Any, half_ulp: float) -> float | None:
     """A factor in place that is 1 in the dtype of the values, so that none of them moves: `mul_(1 - lr * decay)`."""
-    factor = args[1] if op.name in ("mul_", "div_") else 1
+    factor = args[1] if op.name in _SCALES else 1
     return factor if isinstance(factor, float) and 0 < abs(factor - 1) < half_ulp / 2 else None
 
 

@@ -266,10 +266,13 @@ class Row:
     def culprits(self) -> Iterator["Row"]:
         """The rows behind this one that spoil values, the nearest first.
 
-        Those that only make more of what was wrong before come last: nothing that is done to them helps.
+        Those that only make more of what was wrong before come last: nothing that is done to them helps. Infinities
+        that a mask or a bound has taken back spoil nothing.
         """
         chain = list(self.chain())
-        spoil = [place for place, row in enumerate(chain) if row.cause is not None]
+        back = next((place for place, row in enumerate(chain) if 0 < row.error <= row.by_itself), len(chain))
+        born = [row for place, row in enumerate(chain) if row.cause is Cause.BORN and place > back]
+        spoil = [place for place, row in enumerate(chain) if row.cause is not None and row not in born]
         mere = []
         for place, before in itertools.pairwise(spoil):
             row, between = chain[place], chain[place + 1 : before]

@@ -93,13 +93,23 @@ def stored(event: Op, audit: Recorder) -> None:
 def _made(audit: Recorder, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
     """`torch.tensor([[0.299, 0.587, 0.114]], dtype=image.dtype)`"""
     out: Tensor = original(*args, **kwargs)
-    if isinstance(out, Tensor) and _is_integer(out) and args and 0 < out.numel() <= LARGEST:
-        audit.guarded(_numbers, audit, original, args[0], out)
+    audit.guarded(_numbers, audit, args[:1], out)
     return out
 
 
-def _numbers(audit: Recorder, original: Callable[..., Any], data: Any, out: Tensor) -> None:
-    source = None if isinstance(data, Tensor) or not readable(out) else original(data)
+@around(Tensor, "new_tensor", rule=RULE)
+def _made_like(audit: Recorder, original: Callable[..., Any], like: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """`labels.new_tensor([0.2, 0.8])`, which has the labels' dtype."""
+    out: Tensor = original(like, *args, **kwargs)
+    audit.guarded(_numbers, audit, args[:1], out, "dtype" not in kwargs)
+    return out
+
+
+def _numbers(audit: Recorder, given: tuple[Any, ...], out: Any, implied: bool = False) -> None:
+    """Numbers that are given an integer dtype; `implied` is one that nobody has written."""
+    if not given or not isinstance(out, Tensor) or not _is_integer(out) or not 0 < out.numel() <= LARGEST:
+        return
+    source = None if isinstance(given[0], Tensor) or not readable(out) else torch.tensor(given[0])
     if source is None or not source.is_floating_point():
         return
     lost = int((source != source.trunc()).sum())
@@ -107,7 +117,7 @@ def _numbers(audit: Recorder, original: Callable[..., Any], data: Any, out: Tens
         site, none = audit.here(), float(source.abs().max()) <= 1
         loss = f"{lost} of {source.numel()} lose their fraction" + ", and become 0" * none
         facts = {"what": site.expression or site.source, **_facts_of("numbers", loss, out, advice="keep them floats")}
-        severity = None if none else Severity.INFO
+        severity = None if none or implied else Severity.INFO
         audit.find(
             RULE, facts=facts, severity=severity, site=site, module=audit.module(), op="tensor", to_dtype=out.dtype,
             bytes=size_of(out), origin=asked_for(site, name_of(out.dtype)),

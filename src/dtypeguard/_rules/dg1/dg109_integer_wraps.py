@@ -66,6 +66,7 @@ TARGET = "create the target with"
 _SCATTERED = Debt()  # of what a hash has made
 _NEAR = 8  # lines back
 _FEW = 4096  # numbers
+_COMPARES = frozenset("lt le gt ge".split())
 _SIGNED = 0.25  # of values that are outside, from which on the sign of the dtype is wrong
 
 
@@ -212,9 +213,7 @@ def _wraps(node: Node) -> bool:
 
 def _settle(event: Op, audit: Recorder) -> None:
     """What went in has wrapped as it was meant to, and so does what comes of it."""
-    for node in map(audit.lineage.get, event.inputs):
-        for debt in () if node is None else node.debts:
-            debt.settled |= isinstance(debt, Wrapped)
+    _forgive(*filter(None, map(audit.lineage.get, event.inputs)))
     node = audit.lineage.get(event.out)
     if node is not None:
         node.owes((_SCATTERED,))
@@ -234,8 +233,8 @@ def _scatters(value: Any, out: Tensor) -> bool:
 def bits_are_taken(event: Op, audit: Recorder) -> None:
     for tensor in event.inputs if audit.state(Wraps).rows else ():
         node = audit.lineage.get(tensor) if tensor.dtype is not torch.bool else None  # `(a < b) & mask` takes none
-        for debt in () if node is None else node.debts:
-            debt.settled |= isinstance(debt, Wrapped)
+        if node is not None:
+            _forgive(node)
 
 
 @on("after", RULE, ops=_REMAINDERS)
@@ -260,6 +259,30 @@ def quotient_is_taken(event: Op, audit: Recorder) -> None:
         for debt in () if node is None else node.debts:
             if isinstance(debt, Wrapped) and debt.factor == event.args[1]:
                 debt.reduced = True
+
+
+@on("after", RULE, ops=_COMPARES)
+def overflow_is_asked_for(event: Op, audit: Recorder) -> None:
+    """`s = a + b; torch.where(s < a, 255, s)`: what is less than an addend has wrapped."""
+    if audit.state(Wraps).rows and len(event.inputs) == 2:
+        one, other = map(audit.lineage.get, event.inputs)
+        if one is not None and other is not None:
+            _forgive(*(node for node, its in ((one, other), (other, one)) if its in node.parents))
+
+
+@on("after", RULE, ops=["where"])
+def other_way_is_chosen(event: Op, audit: Recorder) -> None:
+    """`torch.where(a > b, a - b, b - a)`: of two differences the one that has not wrapped."""
+    if audit.state(Wraps).rows and len(event.inputs) == 3:
+        asked, *ways = map(audit.lineage.get, event.inputs)
+        if asked is not None and asked.op in _COMPARES:
+            _forgive(*(way for way in ways if way is not None and set(way.parents) == set(asked.parents)))
+
+
+def _forgive(*nodes: Node) -> None:
+    """What has wrapped in these was meant to."""
+    for debt in [debt for node in nodes for debt in node.debts]:
+        debt.settled |= isinstance(debt, Wrapped)
 
 
 @on("end", RULE)
@@ -371,5 +394,7 @@ def _is_unpacked(node: Node | None) -> bool:
     """Whether bits were taken apart: what they are cast to is meant."""
     if node is None:
         return False
+    if node.op in ("stack", "cat"):
+        return any(map(_is_unpacked, node.parents))
     other_dtype = node.op == "view" and bool(node.parents) and node.parents[0].dtype is not node.dtype
     return other_dtype or node.op.startswith(("bitwise_", "__rshift__", "__lshift__", "__and__"))
