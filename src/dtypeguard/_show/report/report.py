@@ -436,9 +436,12 @@ class AuditReport(Drawn, Generic[R]):
             return [f"values: what is not finite, in each operation{steps}"]
         missing = ", ".join(f"{name} ({count})" for name, count in values["not_shadowed"].items())
         over = f"; the shadow ended: {values['over']}" if values["over"] else ""
-        rest = ", all" if values["shadowed"] else "; of float64 there is no wider one"
-        rest = f", not: {missing}" if missing else rest
-        said = f"values: {number(values['shadowed'], 'operation')} in a wider dtype{rest}{steps}{over}"
+        said = (
+            f"{number(values['shadowed'], 'operation')} in a wider dtype{f', not: {missing}' if missing else ', all'}"
+        )
+        if not values["shadowed"] and not missing:
+            said = "no operation on floats that have a wider dtype"
+        said = f"values: {said}{steps}{over}"
         return [*style.fold(said, rest="        ")]
 
 
