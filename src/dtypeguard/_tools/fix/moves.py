@@ -265,6 +265,8 @@ def widen_behind(place: Place, at: At) -> Iterator[Candidate]:
     if any(name_of(dtype) in finding.spots[1].label for dtype in HALF):
         yield joined([one.cast(torch.float32) for one in place.birth.used()])
     elif "from here" in finding.spots[1].label:  # what came in was right; else nobody would see it in float64
+        for call in place.birth.casts(place.wide):
+            yield from call.retyped(place.wide)
         yield from widen_operands(place, place.birth)
 
 
