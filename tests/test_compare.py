@@ -429,8 +429,8 @@ def test_kept_modules_have_the_dtype_that_was_compared(wide):
         ),
         (
             Kept(("",), 1e-6, 2, F16, parameters=1.0, curve=((0.5, 0.1),), notes=("a note",)),
-            "keep in float32: the whole model, as no part of it is enough -> 0.0001 %\n    (verified by 2 runs; 100 % "
-            "of the parameters)\nnote: a note",
+            "keep in float32: the whole model, as no part of it that was tried is enough ->\n    0.0001 % (verified by "
+            "2 runs; 100 % of the parameters)\nnote: a note",
         ),
     ],
 )

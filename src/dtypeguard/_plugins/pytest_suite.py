@@ -106,7 +106,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add(_SOURCE, metavar="PATHS", action="append", help=says)
     add(_OMIT, metavar="GLOBS", action="append", help="do not report lines of these files, with commas")
     says = f"the lowest severity that fails a test: {', '.join(_SEVERITIES)} (default: warning)"
-    add(_FAIL, type=one_of(_SEVERITIES), metavar="SEVERITY", default="warning", help=says)
+    add(_FAIL, type=one_of(_SEVERITIES), metavar="SEVERITY", help=says)
     says = f"write the summary to this file, too: {', '.join(_FORMATS)}"
     add(_REPORT, metavar="PATH", action="append", default=[], help=says)
 
@@ -114,7 +114,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     asked = config.getoption("dtypeguard_audit")
     if asked is None:
-        for option in (_SOURCE, _OMIT, _REPORT):
+        for option in (_SOURCE, _OMIT, _FAIL, _REPORT):
             if config.getoption(option):
                 raise pytest.UsageError(f"{option} goes with {_AUDIT}")
         return

@@ -230,9 +230,9 @@ def _decorate_class(cls: type, options: ContractOptions, local: dict[str, Any]) 
     elif issubclass(cls, tuple) and hasattr(cls, "_fields"):
         method = "__new__"
     else:
-        raise TypeError(
-            f"enforce takes nn.Module classes, dataclasses and NamedTuples, not {cls.__name__}: decorate its methods"
-        )
+        fields = vars(cls).get("__annotations__") and not any(map(inspect.isroutine, vars(cls).values()))
+        way = "put @enforce above @dataclass, if it is to be one" if fields else "decorate its methods"
+        raise TypeError(f"enforce takes nn.Module classes, dataclasses and NamedTuples, not {cls.__name__}: {way}")
     fn = getattr(cls, method)
     if method != "forward":
         fn.__annotations__ = {**fn.__annotations__, **_field_hints(cls, fn, local)}

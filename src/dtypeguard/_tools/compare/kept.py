@@ -94,7 +94,7 @@ class Kept(Drawn):
         """What is kept, in lines; names are made short by those of all modules, and `low` is what the rest is in."""
         names = ", ".join(modules_shown(self.names, modules)) or ("nothing but the batch" if self.runs else "nothing")
         if self.names == ("",):
-            names = "the whole model, as no part of it is enough"
+            names = "the whole model, as no part of it that was tried is enough"
         cost = f"; {of_whole(self.parameters)} of the parameters" if self.names else ""
         low = low or ("autocast" if self.dtype is None else name_of(self.dtype))
         how = verified(self.runs, low)

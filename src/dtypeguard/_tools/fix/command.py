@@ -75,7 +75,7 @@ class Mending:
         self.status: int | None = None
         self.left: list[Finding] = []
         self.notes: list[str] = []
-        self._refusals: dict[object, str] = {}
+        self._refusals: dict[object, str] | None = None  # where nothing was searched
         self._untried: set[object] = set()
         self._reported: set[object] = set()
         self._limit: float = options.search_limit or _SEARCH
@@ -222,7 +222,9 @@ class Mending:
             if not why and self._options.fix and not self._options.unsafe_fixes and RULES[cause.rule].unsafe:
                 what, why = "safe edit", ": --diff looks for one that is not safe"
             unknown = "such code" if RULES[cause.rule].safe or RULES[cause.rule].unsafe else "this rule"
-            why = why or f": {self._refusals.get(_place(cause.first), f'none is known for {unknown}')}"
+            if not why and self._refusals is None:
+                continue  # the notes say why nothing was tried
+            why = why or f": {(self._refusals or {}).get(_place(cause.first), f'none is known for {unknown}')}"
             yield f"no {what} for {cause.rule} at {shown(cause.first.file or '')}:{cause.first.line}{why}"
         yield from self.notes
 
