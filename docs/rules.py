@@ -134,7 +134,11 @@ def edits(rule: Rule) -> str:
         "Safe, `--fix` writes it, unless the finding comes of one that has no safe edit": rule.safe,
         "Changes numbers or memory on purpose, `--fix --unsafe-fixes` writes it": rule.unsafe,
     }
-    lines = [f"- {what}: {', or '.join(map(said, names))}." for what, names in kinds.items() if names]
+    lines = list[str]()
+    for what, names in kinds.items():
+        one = len(names) == 1
+        lines += [f"- {what}: {said(names[0])}." if one else f"- {what}. It"] if names else []
+        lines += [] if one else [f"  - {said(name)}{'.' if name == names[-1] else ', or'}" for name in names]
     if not lines:
         return "None is made for it: what is right depends on the program."
     text = "`python -m dtypeguard audit --diff` shows an edit if the program, run with it, has the finding no more."

@@ -295,7 +295,8 @@ class Shadow:
         row.counts = row.counts or (rounds and moves.counts(op, args, row, incoming, shadow))
         least = OF_A_COUNT * row.half_ulp if row.counts else _BUILT_UP[row.dtype in HALF]
         grown = rounds and least < relative < math.inf
-        suspects = [one for one in incoming if not (rounds and least < relative and loops(one.row, row))]
+        again = grown or (rounds and writing is not None and relative == math.inf)  # a total that overflows stays so
+        suspects = [one for one in incoming if not (again and loops(one.row, row))]
         likely = suspicion if self.choices.whole else attrgetter("error")
         source = max(suspects, key=likely, default=None)
         squares = are_squares(op, args, incoming)
