@@ -195,7 +195,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     bad = [finding for finding in report.findings if finding.severity != "info"]
     mere = counted(causes_of(finding for finding in report.findings if finding.severity == "info"))
     shown = causes_of(report.findings if config.get_verbosity() > 0 else bad)
-    title = f"dtypeguard audit: {_summary(bad, len(suite.merged.names))}"
+    title = f"dtypeguard audit: {_summary(bad, len(suite.merged.names), config.getini('dtypeguard_baseline'))}"
     terminalreporter.write_sep("=", title, yellow=bool(bad), green=not bad)
     style = Style(min(terminalreporter._tw.fullwidth, Style.of().width), terminalreporter._tw.hasmarkup)
     for line in paragraphs(shown, style):
@@ -213,12 +213,13 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             terminalreporter.write_line(f"written: {os.path.relpath(path, config.invocation_params.dir)}")
 
 
-def _summary(bad: "list[Finding]", audited: int) -> str:
-    """`12 of 340 tests, 3 lines`."""
+def _summary(bad: "list[Finding]", audited: int, baseline: str) -> str:
+    """`12 of 340 tests, 3 lines`, of what the baseline does not know."""
     from dtypeguard._show.text import number
 
     if not bad:
-        return f"nothing found in {number(audited, 'test')}"
+        what = f"nothing that {os.path.basename(baseline)} does not know" if baseline else "nothing found"
+        return f"{what} in {number(audited, 'test')}"
     tests = {name for finding in bad for name in finding.seen_in}
     lines = {(finding.edit.file, finding.edit.line) if finding.edit else finding.site for finding in bad}
     return f"{len(tests):,} of {number(audited, 'test')}, {number(len(lines), 'line')}"
