@@ -122,6 +122,8 @@ def test_a_baseline_leaves_what_is_new(run, pytester):
     run("--dtypeguard-audit", "--dtypeguard-write-baseline", "tests", ini=ini).assert_outcomes(
         failed=1, passed=8, skipped=1
     )
+    known = run("--dtypeguard-audit", "tests", ini=ini)
+    known.stdout.fnmatch_lines(["*= dtypeguard audit: nothing that known.json does not know in 9 tests =*"])
     program = pytester.path / "src/program.py"
     program.write_text(PROGRAM + "\ndef new(x):\n    x.bfloat16()\n")
     tests = pytester.path / "tests/test_program.py"
@@ -165,6 +167,7 @@ def test_files(run, pytester):
         ),
         (["--dtypeguard-audit", "--dtypeguard-audit-report=no/a.html"], "*cannot write no/a.html: there is no folder*"),
         (["--dtypeguard-audit-source=src"], "--dtypeguard-audit-source goes with --dtypeguard-audit"),
+        (["--dtypeguard-audit-fail-on=error"], "--dtypeguard-audit-fail-on goes with --dtypeguard-audit"),
         (
             ["--dtypeguard-audit=all"],
             "*argument --dtypeguard-audit: invalid choice: 'all' (choose from 'values', 'range', or none)*",
