@@ -173,8 +173,8 @@ class Row:
         self.furthest, self.seen = worst(values, shadow), self.visits
 
     def ends(self, values: Tensor, shadow: Callable[[Tensor], Tensor]) -> None:
-        """Show what a total has come to, as its last values say most."""
-        if self.cause is Cause.STALLED:
+        """Show what a total has come to, as its last values say most; a number that was finite at each look, too."""
+        if self.cause is Cause.STALLED or (values.is_cpu and values.numel() == 1 and not values.isfinite()):
             self.shows(values, shadow(values))
 
     @property

@@ -110,9 +110,11 @@ def _is_skipped(harm: Harm, audit: Recorder, past: set[tuple[str | None, int | N
 def _example(harm: Harm) -> float | None:
     """What the wider dtype has in place of a value; None where that was lost before this line, which lost others."""
     row = harm.row
-    if row.example is None or (harm.cause is Cause.BORN and (not row.lost or math.isinf(row.incoming))):
+    if row.example is None:
         return None
-    return row.example[1]
+    here, there = row.example
+    lost = row.lost or (math.isfinite(there) and not math.isfinite(here))
+    return there if harm.cause is not Cause.BORN or (lost and not math.isinf(row.incoming)) else None
 
 
 def _wider(harm: Harm) -> str:
