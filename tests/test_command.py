@@ -629,7 +629,7 @@ def test_mere_information_is_known_too_and_fails_where_it_is_asked_to(command, w
         (["--baseline", "app.py"], "*app.py is no baseline, as --write-baseline writes it: it is no JSON *"),
         (["--sarif"], "unrecognized arguments: --sarif (did you mean '--output-format sarif'?)"),
         (["--baseline", "folder"], "the baseline *folder cannot be read: Is a directory"),
-        (["--ignore", "DG999"], "--ignore DG999 is no rule (did you mean *"),
+        (["--ignore", "DG999"], "--ignore DG999 is no rule: use ids or names*"),
         (["--select", "nonsense"], "--select nonsense is no rule: *"),
         (["--omit", ""], "argument --omit: '' names nothing"),
         (["--source", "gone"], "--source gone is neither a folder or file below * nor a package"),

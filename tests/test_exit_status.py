@@ -73,7 +73,7 @@ CASES = [
      "--keep 1 is 100 %, no goal: did you mean 1%?"),
     ("compare made:model --batch made:batch --format nvfp4 --keep 5", 2,
      "--keep 5 is 500 %, no goal: did you mean 5%?"),
-    ("audit --select DG999 app.py", 2, "--select DG999 is no rule (did you mean 'DG9"),
+    ("audit --select DG999 app.py", 2, "--select DG999 is no rule: use ids or names"),
     ("compare made:model --batch made:batch --dtype bfloat16 --keep -1", 2, "--keep -1: the error must be positive"),
     ("compare made:model --batch made:batch --dtype bfloat16 --keep 1e-15", 1,
      r"--keep 1e-15 cannot be reached: the whole model in float32 has an error of \S+ % against float64"),

@@ -145,7 +145,7 @@ WRONG = [
         "mode = 'strickt'",
         "mode='strickt' is not a mode (did you mean 'strict'?): use one of 'strict', 'lenient', ",
     ),
-    (TOP, "select = ['DG99']", "select='DG99' is no rule (did you mean 'DG9"),
+    (TOP, "select = ['DG99']", "select='DG99' is no rule: use ids or names"),
     (TOP, "source = 3", "source=3 is not a list of strings, as in ['src/']"),
     (TOP, "omit = ['']", "omit='' names nothing"),
     (AUDIT, "steps = 0", "steps: 0 is no number of steps: use 1 or more"),

@@ -8,6 +8,9 @@ Each of them prints, and has `to_dict()`, `to_json(path=None)` and `to_html(path
 True
 """
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from ._core.base.pyproject import no_attribute as _no_attribute
 from ._core.doors.hook import ImportHook
 from ._core.repair.records import CastRecord, Casts
 from ._core.state.differences import Difference
@@ -40,3 +43,8 @@ __all__ = [
     "HeldModule", "History", "ImportHook", "Kept", "Layer", "Line", "Manifest", "Metrics", "Moment", "Placed",
     "ProgramDiff", "Range", "Ranges", "Replacement", "Report", "Spot", "StateDiff", "Token", "Watch",
 ]  # fmt: skip
+
+if not _TYPE_CHECKING:  # or checkers would take each name for one that is there
+
+    def __getattr__(name: str) -> None:
+        raise _no_attribute(__name__, name)

@@ -3,6 +3,7 @@
 Neither torch nor dtypeguard is imported before a test uses one of them.
 """
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 _UPDATE, _FOLDER = "--dtypeguard-update", "dtypes"
+_WROTE = "dtypeguard_wrote"  # a property of a test, which workers hand over
 
 
 class CheckManifest:
@@ -37,6 +39,7 @@ class CheckManifest:
             made = dtypeguard.manifest(model, optimizer, batch, shapes=shapes, devices=devices)
             path.parent.mkdir(exist_ok=True)
             made.save(path)
+            self._request.node.user_properties.append((_WROTE, str(path)))
             return
         again = f"pytest {_UPDATE} {self._request.node.nodeid!r} writes it"
         if not path.exists():
@@ -50,6 +53,14 @@ class CheckManifest:
         else:
             return
         pytest.fail(f"{text}\n  {'update':<10} {again} anew", pytrace=False)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say what was written."""
+    reports = (one for several in terminalreporter.stats.values() for one in several)
+    wrote = (value for one in reports for name, value in getattr(one, "user_properties", ()) if name == _WROTE)
+    for path in sorted({os.path.relpath(value) for value in wrote}):
+        terminalreporter.write_line(f"dtypeguard: wrote {path}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

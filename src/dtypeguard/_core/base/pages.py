@@ -54,12 +54,17 @@ def by_words(text: str, among: Iterable[Entry]) -> list[str]:
     return [best] if shared.get(best, 0) >= 2 else []
 
 
+_NUMBERED = re.compile(r"dg\d{1,3}")
+
+
 def meant(name: str, among: Iterable[Entry]) -> str:
     """The id or name that may be meant: it is spelt nearly so or has the same words, else it is a little alike."""
     import difflib
 
     among = list(among)
     name = name.lower().replace("_", "-")
+    if _NUMBERED.fullmatch(name):
+        return ""  # spelt as an id is, of another version or of nothing
     spelt = {word.lower(): word for one in among for word in (one.id, one.name)}
 
     def likeness(one: str) -> tuple[float, int, bool]:  # of two ids the one with more digits in their places

@@ -272,7 +272,8 @@ def check_patterns(root: nn.Module, patterns: Iterable[Any]) -> None:
             what = f"of the class {pattern.__name__}"
             known = sorted({type(module).__name__ for path, module in modules.items() if path})
         elif "*" in pattern:
-            known = list(dict.fromkeys(_NUMBER.sub("*", path) for path in known))
+            around = [f"{path.rpartition('.')[0]}.*" for path in known if "." in path]
+            known = list(dict.fromkeys(_NUMBER.sub("*", path) for path in (*known, *around)))
         what += "" if isinstance(pattern, type) else near(pattern, known)
         raise ValueError(
             f"skip_modules: {type(root).__name__} has no submodule {what}, only {_closest_names(str(pattern), known)}"

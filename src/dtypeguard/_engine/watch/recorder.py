@@ -28,6 +28,7 @@ from .failures import Caught, Failure
 from .findings import Findings
 from .lineage import Cause, Lineage, Node
 from .local import Local, Place
+from .looks import Looks
 from .patches import Patches
 from .rule import Finding, Rule, Severity
 from .scope import Scope
@@ -68,7 +69,8 @@ class Recorder:
         self._titles: dict[str, weakref.ref[nn.Module]] = {}  # of the roots among them
         self._numbers: dict[str, int] = {}  # of the last root of a class that had to have one
         self._states: dict[type, Any] = {}
-        self._looks: dict[Any, int] = {}
+        self.looks = Looks()
+        self.due = self.looks.due
         self._causes: dict[int, tuple[Site, str | None]] = {}  # of casts in backward, by sequence number
         self._mode = mode(self)
 
@@ -156,11 +158,6 @@ class Recorder:
             self._states[kind] = kind()
         state: State = self._states[kind]
         return state
-
-    def due(self, *key: Any) -> bool:
-        """Whether to do what costs something: the first few times that it is asked, and then at powers of two."""
-        count = self._looks[key] = self._looks.get(key, 0) + 1
-        return count <= 4 or count & (count - 1) == 0
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -318,7 +315,7 @@ class Recorder:
             self.handles.pop()
         self.optimizers, self.scalers = [], []
         self._states.clear()
-        self._looks.clear()
+        self.looks.clear()
         self._causes.clear()
 
     # ------------------------------------------------------------ modules

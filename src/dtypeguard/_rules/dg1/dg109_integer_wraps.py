@@ -66,6 +66,7 @@ TARGET = "create the target with"
 _SCATTERED = Debt()  # of what a hash has made
 _NEAR = 8  # lines back
 _FEW = 4096  # numbers
+_NEARLY = 0.25  # of the largest number: what may be outside before the next look
 _COMPARES = frozenset("lt le gt ge".split())
 _SIGNED = 0.25  # of values that are outside, from which on the sign of the dtype is wrong
 
@@ -121,6 +122,8 @@ def _few_times(event: Op, audit: Recorder) -> bool:
 
 def _compare_wide(event: Op, out: Tensor, wide: Tensor, args: Any, audit: Recorder) -> None:
     wrapped = int(outside(operator_of(event.func), out, wide).sum())
+    if not wrapped and out.dtype in NARROW and wide.abs().amax() > _NEARLY * torch.iinfo(out.dtype).max:
+        audit.looks.closely("DG109", event.site, event.name)
     if not wrapped or _are_steps(event, out, wide):
         return
     meant, below = _is_meant(event, audit), _below(event, args)

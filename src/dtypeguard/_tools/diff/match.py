@@ -14,9 +14,11 @@ from torch import Tensor, nn
 
 from ..._core.base.errors import CompareError
 from ..._core.base.modules import inside, tensors_of, unwrapped, walk
+from ..._core.base.pyproject import near
 from .tape import Key, Passage
 
 Names = Mapping[str, str] | Callable[[str], str | None] | None
+_ALIKE = 0.6  # names of modules that are short
 _MIXER = 0x9E3779B97F4A7C15 - (1 << 64)  # odd, so that no bit of a value is lost in the product
 
 
@@ -153,17 +155,11 @@ def _names_mapped(a: Model, b: Model, names: Any) -> Iterator[tuple[str, str]]:
         if other is None or (inner and other not in b.kinds):  # below what a pattern names, names may differ
             continue
         if other not in b.kinds:
-            near = difflib.get_close_matches(other, b.kinds, 1)
-            raise CompareError(
-                f"diff: names gives {other!r} for a's module {path!r}, and b has no such module"
-                + (f": did you mean {near[0]!r}?" if near else "")
-            )
+            meant = near(other, b.kinds, _ALIKE)
+            raise CompareError(f"diff: names gives {other!r} for a's module {path!r}, and b has no such module{meant}")
         yield path, other
     if not callable(names) and (wrong := [pattern for pattern in names if pattern not in used]):
-        near = difflib.get_close_matches(wrong[0], a.kinds, 1)
-        raise CompareError(
-            f"diff: names has {wrong[0]!r}, and a has no such module" + (f": did you mean {near[0]!r}?" if near else "")
-        )
+        raise CompareError(f"diff: names has {wrong[0]!r}, and a has no such module{near(wrong[0], a.kinds, _ALIKE)}")
 
 
 def _stars(pattern: str, path: str) -> list[str] | None:

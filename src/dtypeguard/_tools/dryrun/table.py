@@ -66,7 +66,8 @@ class DryrunTable(Drawn):
                 raise KeyError(no_cell(other))
             kinds = zip(("parameters", "inputs", "region"), zip(*map(_key, self.cells), strict=True), strict=True)
             there = "; ".join(f"{kind} {_listed(dict.fromkeys(dtypes))}" for kind, dtypes in kinds)
-            raise KeyError(f"no cell has {_listed(wanted)}; there are {there}")
+            asks = "dryrun(model, batch, dtype=..., region=...) takes others"
+            raise KeyError(f"no cell has {_listed(wanted)}; there are {there}: {asks}")
         return found
 
     @explained

@@ -4,7 +4,6 @@ The formats with a power of two for each 32 elements are those of the OCP Micros
 NVFP4 and the scales of float8 and of integers are rounded as torchao rounds them.
 """
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -116,8 +115,7 @@ def format_of(value: object) -> Format:
         name = f"{name}:{kind}"
     row = FORMATS.get(name)
     if row is None:
-        near = [_MEANT[name]] if name in _MEANT else difflib.get_close_matches(name, FORMATS, 1)
-        meant = f" (did you mean {near[0]!r}?)" if near else ""
+        meant = near(_MEANT.get(name, name), FORMATS)
         raise ValueError(f"compare: format={str(value)!r} is unknown{meant}: use {', '.join(FORMATS)}")
     for number, option in enumerate(options):
         if option in options[:number] or (option.isdecimal() and any(map(str.isdecimal, options[:number]))):
