@@ -1,5 +1,6 @@
 """What may be written around lines: autocast regions, and the default dtype."""
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -10,6 +11,7 @@ from .casts import Source
 from .code import At, Place, joined, move
 from .source import Candidate, Change, Node
 
+_REGION = re.compile(r"autocast\('(\w+)', enabled=False\)")
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
 
@@ -35,6 +37,17 @@ def cast_for_region(place: Place, at: At) -> Iterator[Candidate]:
     parts = [one.cast(torch.float32, text) for one in at.used()] if at.source.torch() else []
     yield joined(parts)
     yield from parts
+
+
+@move
+def region_of_device(place: Place, at: At) -> Iterator[Candidate]:
+    """Switches autocast off for the device of the tensors, too."""
+    source, wanted = at.source, _REGION.search(place.finding.fix)
+    statement = source.statement(at.node)
+    for item in statement.items if isinstance(statement, cst.With) else ():
+        if wanted is not None and source.torch() and source.called(item.item) == "autocast":
+            region = f'{source.torch()}.autocast("{wanted[1]}", enabled=False)'
+            yield [source.replace(item.item, f"{source.code(item.item)}, {region}")]
 
 
 @move

@@ -1,0 +1,12 @@
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+x, labels = torch.randn(32, 8), torch.randint(0, 64, (32,))
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    logits = model(x)
+    loss = nn.functional.cross_entropy(logits, labels)
+loss.backward()
+seen = nn.functional.cross_entropy(logits.detach(), labels)
