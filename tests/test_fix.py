@@ -246,6 +246,19 @@ def test_a_report_has_edits_that_nobody_has_run_and_writes_the_safe_ones(tmp_pat
     assert report.apply() == []
 
 
+def test_reports_behind_an_edit_quote_the_lines_that_were_loaded(tmp_path):
+    source = "import torch\ndef dropped(y):\n    y.half()\ndef kept(z):\n    z.half()\n    return z\n"
+    (tmp_path / "program.py").write_text(source)
+    program = {}
+    exec(compile(source, tmp_path / "program.py", "exec"), program)
+    with dtypeguard.audit() as first:
+        program["dropped"](torch.ones(3))
+    assert first.apply()
+    with dtypeguard.audit() as second:
+        program["kept"](torch.ones(3))
+    assert [finding.source for finding in second.findings] == ["z.half()"]
+
+
 def test_an_edit_is_shown_in_a_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("program.py").write_text("import torch\nx = torch.ones(3)\nx.half()\n")

@@ -220,7 +220,7 @@ def _callable(target: Any) -> tuple[Contract, inspect.Signature, tuple[Any, ...]
         if not several or not known.keys() - {"return"}:
             raise AnnotationError(
                 f"{name}: argument `{param.name}` has no annotation{'' if several else ' and no default'}, so no value "
-                f'is made: annotate it, `{param.name}: Float[Tensor, "..."]`'
+                f'is made: annotate it, `{param.name}: Float[Tensor, "..."]`, or with Int, or Bool'
             )
     return contract, signature.replace(parameters=params), values
 

@@ -1,6 +1,7 @@
 """Edits of the program's files, as data: what they change, what they remove, and how they are written."""
 
 import difflib
+import linecache
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -189,8 +190,15 @@ def write_edits(edits: Iterable[Edit]) -> list[str]:
             if stream.read() != data:
                 raise EditError(f"{shown(file)} has changed since the program ran: nothing is written; run it again")
     for file, data in last.items():
+        _pin(file)
         write(file, data)
     return list(last)
+
+
+def _pin(file: str) -> None:
+    """Let this process, whose code is of the lines before, quote them in later reports and tracebacks."""
+    if lines := linecache.getlines(file):
+        linecache.cache[file] = (sum(map(len, lines)), None, lines, file)  # without a time it is not read again
 
 
 Block.__module__ = Edit.__module__ = EditError.__module__ = Replacement.__module__ = "dtypeguard.results"

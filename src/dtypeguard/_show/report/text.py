@@ -228,7 +228,8 @@ def _worth(cast: Cast) -> str:
         return f"copies from {cast.from_device} to {cast.to_device}" if cast.from_device != cast.to_device else ""
     if cast.kind == "promotion":
         return "nobody wrote it: operands of two dtypes met"
-    return "float64 takes twice the memory of float32" if cast.to_dtype is torch.float64 else ""
+    where = "in the backward of this line: " if cast.kind == "backward" else ""
+    return f"{where}float64 takes twice the memory of float32" if cast.to_dtype is torch.float64 else ""
 
 
 def cast_count(casts: Iterable[Cast]) -> str:
