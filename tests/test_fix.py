@@ -247,12 +247,11 @@ def test_a_report_has_edits_that_nobody_has_run_and_writes_the_safe_ones(tmp_pat
 
 
 def test_reports_behind_an_edit_quote_the_lines_that_were_loaded(tmp_path):
-    source = "import torch\ndef dropped(y):\n    y.half()\ndef kept(z):\n    z.half()\n    return z\n"
+    source = "import torch\nx = torch.ones(3)\nx.half()\ndef kept(z):\n    z.half()\n    return z\n"
     (tmp_path / "program.py").write_text(source)
     program = {}
-    exec(compile(source, tmp_path / "program.py", "exec"), program)
     with dtypeguard.audit() as first:
-        program["dropped"](torch.ones(3))
+        exec(compile(source, tmp_path / "program.py", "exec"), program)
     assert first.apply()
     with dtypeguard.audit() as second:
         program["kept"](torch.ones(3))
