@@ -251,6 +251,18 @@ with sqlite3.connect("runs.db") as db:
 """
 
 
+def test_what_comes_later_than_a_run_may_take_is_left_and_the_rest_is_mended(tmp_path):
+    late = (
+        f"{DISCARDED}for _ in range(40):\n    torch.ones(3).sum()\n    time.sleep(0.1)\ny = torch.ones(3)\ny.half()\n"
+    )
+    (tmp_path / "x.py").write_text(f"import time\n{late}")
+    made = audit(tmp_path, "--fix", "--prove-limit", "0.5", "x.py")
+    told = "no edit for DG103 at x.py:11: it comes later than a run that proves edits may take (--prove-limit, 0.5 s)"
+    assert told in made.stdout.splitlines()
+    assert (tmp_path / "x.py").read_text() == f"import time\n{late}".replace("\nx.half()", "\nx = x.half()")
+    assert made.returncode == 1
+
+
 def test_what_a_mended_program_writes_goes_to_a_copy_also_behind_the_line_that_ended_it_at_first(tmp_path):
     for name in ("tmp", "tree", "out", "spec", "result"):  # what stands beside the project may have any name
         (tmp_path / name).mkdir()

@@ -78,7 +78,9 @@ class Mending:
         self._refusals: dict[object, str] | None = None  # where nothing was searched
         self._untried: set[object] = set()
         self._reported: set[object] = set()
+        self._late: set[object] = set()  # found when a run that proves edits has been stopped
         self._limit: float = options.search_limit or _SEARCH
+        self._prove: float = options.prove_limit or _LIMIT
         self._options, self._began, self._folder = options, time.time(), os.getcwd()
         self._interrupt = signal.getsignal(signal.SIGINT)
         self._runs: Runs | None = None
@@ -87,7 +89,7 @@ class Mending:
         asked["arguments"] = list(options.arguments)
         if options.prove:
             try:
-                self._runs = Runs(asked, self._folder, options.prove_limit or _LIMIT)
+                self._runs = Runs(asked, self._folder, self._prove)
             except (TooLarge, OSError) as error:
                 self.notes.append(f"no edits: {error}; --no-prove gives guesses")
 
@@ -139,6 +141,8 @@ class Mending:
                         self.notes.append(f"no edits: {reason}")
                         return
                     runs.operations = last.operations if last.stopped else 0
+                    late = set(map(_place, first.bad)) - set(map(_place, last.bad))
+                    self._late = {_place(own[key]) for key in late}
 
                     def run(texts: Mapping[str, str], values: bool | None = None, operations: int = 0) -> Run:
                         tell(lambda: number(runs.whole, "run"))
@@ -160,7 +164,8 @@ class Mending:
         key: Callable[[Finding], object] = _place
         if self._options.fix and self._write():
             key = search.now.key
-            self.left = [f for f in search.last.bad if key(f) not in known]
+            late = [finding for finding in self.left if _place(finding) in self._late]
+            self.left = [*(f for f in search.last.bad if key(f) not in known), *late]
             self.status = 0 if search.last.stopped else search.last.status
         self._untried = {_place(f) for f in self.left if key(f) in search.untried}
         self._refusals = {_place(f): search.refusals[key(f)].text for f in self.left if key(f) in search.refusals}
@@ -219,6 +224,8 @@ class Mending:
             if cause.first in untried:
                 continue
             what, why = "edit", _why(cause)
+            if not why and _place(cause.first) in self._late:
+                why = f": it comes later than a run that proves edits may take (--prove-limit, {self._prove:g} s)"
             if not why and self._options.fix and not self._options.unsafe_fixes and RULES[cause.rule].unsafe:
                 what, why = "safe edit", ": --diff looks for one that is not safe"
             unknown = "such code" if RULES[cause.rule].safe or RULES[cause.rule].unsafe else "this rule"
@@ -252,7 +259,7 @@ def _unlike(first: "Run", control: "Run") -> str:
     if control.error and not any((f.file, f.line) in control.raised or f.rule in told for f in errors):
         return f"it ends with an exception that no finding explains ({control.error.partition(chr(10))[0]})"
     found, again = (set(map(_place, run.bad)) for run in (first, control))
-    if odd := sorted((found - again) | (again - found), key=str):
+    if odd := sorted((again - found) | (set() if control.stopped else found - again), key=str):
         rule, file, line = odd[0]
         often = "only at first" if odd[0] in found else "only when it ran again"
         return f"it is not deterministic: {rule} at {shown(str(file))}:{line} was found {often}"
