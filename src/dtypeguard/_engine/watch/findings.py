@@ -18,6 +18,7 @@ from .sites import Site, site_at
 _WORSE = [severity.value for severity in Severity]
 _MEASURED = "DG9"  # the family that looks at values
 _SAMPLE, _DISTINCT = 4096, 0.9  # values that are looked at, and the share that a cast must keep apart
+_NOISE = 256  # steps of float64, by which what is computed in two ways differs
 
 
 def _merges(source: torch.Tensor, dtype: torch.dtype) -> bool:
@@ -29,7 +30,8 @@ def _merges(source: torch.Tensor, dtype: torch.dtype) -> bool:
     cast = some.to(dtype)
     if bool((some == some.round()).all()):
         return bool((cast != some).any())
-    return len(torch.unique(cast)) < _DISTINCT * len(torch.unique(some))
+    apart = some.view(torch.int64).add(_NOISE // 2).div(_NOISE, rounding_mode="floor")  # `sin(x)`, `sin(pi - x)`
+    return len(torch.unique(cast)) < _DISTINCT * len(torch.unique(apart))
 
 
 def _severity(finding: Finding) -> int:

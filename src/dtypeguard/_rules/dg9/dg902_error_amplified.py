@@ -24,8 +24,8 @@ RULE = Rule(
         "results of the program are wrong for that reason."
     ),
     unsafe=(
-        "stable_form", "narrow_behind_difference", "called_in_wider", "widen_rounding", "retype_inside", "widen_behind",
-        "widen_origins", "widen_operands", "totals_in_float64",
+        "stable_form", "narrow_behind_difference", "float64_inside", "called_in_wider", "widen_rounding",
+        "retype_inside", "widen_behind", "widen_origins", "widen_operands", "totals_in_float64",
     ),
     converts=False,
     sources=("https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html",),

@@ -255,6 +255,20 @@ def narrow_behind_difference(place: Place, at: At) -> Iterator[Candidate]:
 
 
 @move
+def float64_inside(place: Place, at: At) -> Iterator[Candidate]:
+    """Computes in float64, and returns float32."""
+    birth = place.birth if place.wide is torch.float64 else None
+    function = None if birth is None else birth.source.scope(birth.node)
+    if birth is None or not isinstance(function, cst.FunctionDef):
+        return
+    source = birth.source
+    returned = [one.value for one in source.below(function, cst.Return) if source.scope(one) is function]
+    if len(returned) == 1 and returned[0] is not None and not isinstance(returned[0], cst.Tuple):
+        for born in birth.retyped(torch.float64):
+            yield [*born, *source.after(returned[0], ".float()")]
+
+
+@move
 def widen_behind(place: Place, at: At) -> Iterator[Candidate]:
     """Computes the line that loses the digits in a wider dtype."""
     finding = place.finding
