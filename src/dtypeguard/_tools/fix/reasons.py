@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..._core.base.frames import shown
+from .compared import skeleton
 from .program import Run
 
 _MOST = 60  # characters of a line
@@ -36,7 +37,7 @@ def brings(rule: str, file: str | None, line: int) -> Refusal:
 def prints(before: Iterable[str], after: Iterable[str]) -> Refusal:
     """It prints something else, by the lines that are compared."""
     old, new = list(before), list(after)
-    other = next(((a, b) for a, b in zip(old, new, strict=False) if a != b), None)
+    other = next(((a, b) for a, b in zip(old, new, strict=False) if skeleton(a) != skeleton(b)), None)
     how = f"`{_short(other[1])}`, not `{_short(other[0])}`" if other else f"{len(new)} lines, not {len(old)}"
     return Refusal(4, f"with what removes it the program prints {how}: look whether that is right")
 

@@ -401,11 +401,12 @@ class Search:
         old, new = ([line for number, line in enumerate(one.lines) if number not in noise] for one in (base, run))
         return old, new
 
-    def _output_agrees(self, base: Run, run: Run) -> bool:
+    def _output_agrees(self, cause: Cause, base: Run, run: Run) -> bool:
         """Whether a run prints what the one before did, but for what differs from run to run."""
-        if skeletons_agree(base, run, base.lines, run.lines):
+        trained = bool(base.steps) and cause.rule not in KEPT
+        if skeletons_agree(base, run, base.lines, run.lines, trained):
             return True
-        return skeletons_agree(base, run, *self._without_noise(base, run))
+        return skeletons_agree(base, run, *self._without_noise(base, run), trained)
 
     def _numbers_agree(self, base: Run, run: Run, nearly: float) -> bool:
         """Whether nearly the same numbers and tensors leave it; of a runner of tests the status tells."""
@@ -473,7 +474,7 @@ class Search:
                 return reasons.ends(run)
         if not run.error and not run.stopped and run.status not in (0, base.status):
             return reasons.ends(run)
-        return brought if self._output_agrees(base, run) else reasons.prints(*self._without_noise(base, run))
+        return brought if self._output_agrees(cause, base, run) else reasons.prints(*self._without_noise(base, run))
 
 
 def _widens(finding: Finding) -> bool:
