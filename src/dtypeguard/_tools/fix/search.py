@@ -461,7 +461,7 @@ class Search:
             return reasons.MERGES
         # Digits that cancel are lost in what is added up, and nobody sees it in float64.
         before, after = (one.lines(one.run.promoted(torch.float32, torch.float64)) for one in (old, new))
-        if cause.rule == "DG902" and after - before:
+        if cause.rule in ("DG902", "DG904") and after - before:
             return reasons.HIDES
         # What stood before a cause's first edit is no edit's doing, also where one before this had ended the program.
         known = self._standing | old.keys
