@@ -255,7 +255,7 @@ def _audit_options(audit: argparse.ArgumentParser) -> None:
     edits("--no-prove", dest="prove", action="store_false", help="do not run the program again: edits are best guesses")
     says = "seconds after which a run to prove edits may end, if the findings were seen (default: 60)"
     edits("--prove-limit", type=_seconds, metavar="SECONDS", help=says)
-    says = "seconds after which no more edits are looked for (default: 300)"
+    says = "seconds after which no more edits are looked for (default: 300, or as many as 16 runs of the program take)"
     edits("--search-limit", type=_seconds, metavar="SECONDS", help=says)
     rest = add("arguments", nargs=argparse.REMAINDER, metavar="argument", help="the program's arguments")
     rest.required = False  # so that it is not asked for

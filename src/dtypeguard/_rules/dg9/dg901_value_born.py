@@ -35,8 +35,8 @@ RULE = Rule(
     ),
     at_birth=True,
     unsafe=(
-        "limit_of_dtype", "stable_form", "called_in_wider", "buffers_stay", "layer_in_float32", "widen_rounding",
-        "widen_behind", "widen_operands", "retype_inside", "widen_origins",
+        "limit_of_dtype", "stable_form", "called_in_wider", "buffers_stay", "layer_in_float32", "widen_behind",
+        "widen_operands", "widen_rounding", "retype_inside", "widen_origins",
     ),
     converts=False,
     sources=(

@@ -34,6 +34,7 @@ _MADE = re.compile(
     rb"@generated|\bgenerated\b.*\bdo not edit\b|\bdo not edit\b.*\bgenerated\b", re.IGNORECASE | re.DOTALL
 )
 _LIMIT, _SEARCH = 60.0, 300.0  # seconds, of one run and of all
+_AT_LEAST = 16  # runs that a search may take, where they are slow
 _NEEDS = {
     "EOFError": "it asks for input",
     "Inappropriate ioctl": "it needs a terminal",
@@ -151,6 +152,8 @@ class Mending:
                         except Failed as error:  # with an edit that does not help
                             return Run([], 1, str(error))
 
+                    if not self._options.search_limit:
+                        self._limit = max(self._limit, _AT_LEAST * runs.seconds)
                     edits, search = searched(last, run, runs.tree.mine, unsafe, known, runs.data, self._limit)
             except Failed as error:
                 self.notes.append(f"no edits: {error}")

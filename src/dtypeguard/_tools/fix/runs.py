@@ -106,7 +106,7 @@ class Runs:
         self._options, self._there, self._limit = options, folder, limit
         self.wanted: list[tuple[str, int]] = []
         self.operations = 0  # of the run without edits, where that was stopped
-        self.count, self._seconds = 0, 0.0
+        self.count, self.seconds = 0, 0.0
         self.whole = 0  # runs that were not cut short to try an edit
         script = None if options["module"] else os.path.realpath(options["program"])
         root = root_of(os.path.realpath(folder), script)
@@ -211,7 +211,7 @@ class Runs:
 
     def _started(self, folder: str) -> str:
         """Run what is described in a folder; how it died, if it did."""
-        longest = max(4 * self._limit, 4 * self._seconds) + _GRACE
+        longest = max(4 * self._limit, 4 * self.seconds) + _GRACE
         with contextlib.suppress(ConnectionError):
             self._pipe.send(folder)
         pid, began = self._told(_GRACE), time.monotonic()
@@ -220,7 +220,7 @@ class Runs:
         finally:
             with contextlib.suppress(OSError):
                 os.killpg(pid, signal.SIGKILL)  # and what it has started
-        self._seconds = max(self._seconds, time.monotonic() - began)
+        self.seconds = max(self.seconds, time.monotonic() - began)
         return f" (killed by signal {-code})" if code < 0 else f" (exit status {code})"
 
     def _told(self, seconds: float) -> int:
