@@ -69,8 +69,8 @@ class Recorder:
         self._titles: dict[str, weakref.ref[nn.Module]] = {}  # of the roots among them
         self._numbers: dict[str, int] = {}  # of the last root of a class that had to have one
         self._states: dict[type, Any] = {}
-        self.looks = Looks()
-        self.due = self.looks.due
+        self.looks: Looks = Looks()
+        self.due: Callable[..., bool] = self.looks.due
         self._causes: dict[int, tuple[Site, str | None]] = {}  # of casts in backward, by sequence number
         self._mode = mode(self)
 

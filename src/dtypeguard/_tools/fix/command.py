@@ -167,8 +167,8 @@ class Mending:
         key: Callable[[Finding], object] = _place
         if self._options.fix and self._write():
             key = search.now.key
-            late = [finding for finding in self.left if _place(finding) in self._late]
-            self.left = [*(f for f in search.last.bad if key(f) not in known), *late]
+            later = [finding for finding in self.left if _place(finding) in self._late]
+            self.left = [*(f for f in search.last.bad if key(f) not in known), *later]
             self.status = 0 if search.last.stopped else search.last.status
         self._untried = {_place(f) for f in self.left if key(f) in search.untried}
         self._refusals = {_place(f): search.refusals[key(f)].text for f in self.left if key(f) in search.refusals}
