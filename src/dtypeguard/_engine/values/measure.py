@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+_MASK = 1e30  # from which on a finite number stands for infinity
+_MASKS = {torch.float16: 65504.0}
+
 
 @dataclass(frozen=True, slots=True)
 class Error:
@@ -55,7 +58,7 @@ def errors_of(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[Error]:
     for (values, shadow), one in zip(pairs, parts, strict=True):
         size, distance, *rows = itertools.islice(numbers, len(one))
         row = rows[0] * math.sqrt(_rows(values)) if rows else 0.0
-        if math.isfinite(size) and math.isfinite(distance):
+        if math.isfinite(size) and math.isfinite(distance) and size < _MASKS.get(values.dtype, _MASK):
             found.append(Error(distance, size, count=values.numel(), in_a_row=row))
         else:
             found.append(_of_finite(values, shadow))
@@ -79,11 +82,13 @@ def _rows(values: Tensor) -> int:
 
 
 def _of_finite(values: Tensor, shadow: Tensor) -> Error:
+    """The error over what is finite; a number that stands for infinity in a mask would hide the error of all others."""
     wide = values.to(shadow.dtype)
     here, there = wide.isfinite(), shadow.isfinite()
-    good = here & there
-    lost = int((~here & there).sum())
-    return Error(norm(wide[good] - shadow[good]), norm(shadow[good]), lost, values.numel(), finite=False)
+    good, lost = here & there, int((~here & there).sum())
+    finite = bool(good.all())
+    good &= shadow.abs() < _MASKS.get(values.dtype, _MASK)
+    return Error(norm(wide[good] - shadow[good]), norm(shadow[good]), lost, values.numel(), finite=finite)
 
 
 def flushed(values: Tensor, shadow: Tensor, inputs: Iterable[tuple[Tensor, Tensor]]) -> int:

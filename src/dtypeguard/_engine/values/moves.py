@@ -5,6 +5,7 @@ on; how far it is from there, beside how far its shadow is, says whether the val
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ..operands import all_values
-from ..ops import ACCUMULATES, Operator
+from ..ops import ACCUMULATES, SUMS, Operator
 from .incoming import Incoming
 from .measure import norm
 from .memory import ShadowStorage
@@ -176,3 +177,14 @@ def counts(op: Operator, args: Any, row: Row, incoming: list[Incoming], shadow: 
     again, row.addend = number is not None and number == row.addend, number
     steady = again and op.name.startswith(("add", "sub")) and any(one.row is row for one in incoming)
     return op.name in ACCUMULATES and (steady or bool((shadow == shadow.round()).all()))
+
+
+def kept_beside(op: Operator, incoming: Iterable[Incoming]) -> Any:
+    """What an input keeps beside it, where the result of an operation keeps that, too."""
+    carries = op.exact or op.name in SUMS
+    return next((one.held.beside for one in incoming if one.held.beside is not None), None) if carries else None
+
+
+def is_hidden(op: Operator, incoming: Iterable[Incoming]) -> bool:
+    """Whether a result is of those that no program gets: the probabilities of `scaled_dot_product_attention`."""
+    return op.name == "_to_copy" and any(one.row and one.row.name == "_safe_softmax" for one in incoming)

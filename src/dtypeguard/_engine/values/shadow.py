@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..._core.base.dtypes import HALF, WIDER
 from ..operands import in_order, operands, shadowed
-from ..ops import ACCUMULATES, BESIDES, KEEPS, SUMS, Cancels, Operator, Way
+from ..ops import ACCUMULATES, BESIDES, KEEPS, Cancels, Operator, Way
 from ..watch.text import LARGEST
 from . import moves
 from .cancellation import are_squares, beside, by_a_step, cancellation_of, digits_left, is_rounding, prepares, repeats
@@ -161,12 +161,12 @@ class Shadow:
         pairs = []
         data = writing is None and prepares(op, args, incoming)
         integers = self.choices.integers(op, row, inputs, (one.held for one in incoming), look)
-        carries = op.exact or op.name in SUMS
-        kept = next((one.held.beside for one in incoming if one.held.beside is not None), None) if carries else None
+        kept = moves.kept_beside(op, incoming)
         for tensor, shadow in shadows:
             held = memory.get(tensor) if shadow is None else memory.set(tensor, shadow, row)
             if held is not None:
-                held.row, held.read, held.integers, held.data, held.beside = row, False, integers, data, kept
+                held.row, held.read = row, moves.is_hidden(op, incoming)
+                held.integers, held.data, held.beside = integers, data, kept
                 pairs.append((tensor, held))
                 own = look and writing is None and is_rounding(op, args, incoming, tensor, held)
                 if own or (self._measures and self.choices.is_rounding(op, args, self.node_of)):
