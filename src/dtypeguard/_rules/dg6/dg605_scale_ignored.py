@@ -43,10 +43,9 @@ class Loads:
 
 
 @around(nn.Module, "load_state_dict", rule=RULE)
-def _loads(
-    audit: Recorder, original: Callable[..., Any], self: nn.Module, state: Any, *args: Any, **kwargs: Any
-) -> Any:
-    result = original(self, state, *args, **kwargs)
+def _loads(audit: Recorder, original: Callable[..., Any], self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    result = original(self, *args, **kwargs)
+    state = args[0] if args else kwargs.get("state_dict")
     if isinstance(state, Mapping):
         audit.guarded(_remember, audit, self, state)
     return result

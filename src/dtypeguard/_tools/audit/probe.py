@@ -33,6 +33,7 @@ from .audit import audit
 from .command import begun, of_audit, status_of
 
 _POLL = 0.02  # seconds
+_AGAIN = 1.0  # seconds after which a program that still computes is interrupted again
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # Events of Python with the paths that they change: https://docs.python.org/3/library/audit_events.html
 _CHANGES = {
@@ -120,11 +121,15 @@ class _Watch(threading.Thread):
         self.stopped, self.over = False, threading.Event()
 
     def run(self) -> None:
-        began = time.monotonic()
+        began, recorder = time.monotonic(), self._report._recorder
         while not self.over.wait(_POLL):
             if self._enough(time.monotonic() - began):
                 self.stopped = True
                 interrupt_main()
+                done = recorder.operations
+                while not self.over.wait(_AGAIN) and recorder.operations > done:  # a weak reference's callback had it
+                    interrupt_main()
+                    done = recorder.operations
                 return
 
     def _enough(self, seconds: float) -> bool:
