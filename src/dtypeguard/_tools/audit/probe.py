@@ -33,7 +33,6 @@ from .audit import audit
 from .command import begun, of_audit, status_of
 
 _POLL = 0.02  # seconds
-_AGAIN = 1.0  # seconds after which a program that still computes is interrupted again
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # Events of Python with the paths that they change: https://docs.python.org/3/library/audit_events.html
 _CHANGES = {
@@ -121,15 +120,11 @@ class _Watch(threading.Thread):
         self.stopped, self.over = False, threading.Event()
 
     def run(self) -> None:
-        began, recorder = time.monotonic(), self._report._recorder
+        began = time.monotonic()
         while not self.over.wait(_POLL):
             if self._enough(time.monotonic() - began):
                 self.stopped = True
                 interrupt_main()
-                done = recorder.operations
-                while not self.over.wait(_AGAIN) and recorder.operations > done:  # a weak reference's callback had it
-                    interrupt_main()
-                    done = recorder.operations
                 return
 
     def _enough(self, seconds: float) -> bool:
@@ -177,6 +172,7 @@ def run(folder: str) -> None:
     try:
         with leaving, recording:
             try:
+                signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` has it ignored
                 program = begun(name, options.arguments, options.module)
                 watch.start()
                 program()
