@@ -8,7 +8,7 @@ class Head(nn.Module):
         self.angle = nn.Linear(8, 1)
 
     def forward(self, x):
-        with torch.autocast('cuda', enabled=False):  # expect: DG211 "`with torch.autocast('cuda', enabled=False)` leaves autocast for cpu on: `self.angle(x.float())` at program.py:12, in forward runs in bfloat16"
+        with torch.autocast("cuda", enabled=False):  # expect: DG211 "`with torch.autocast(<...>, enabled=False)` leaves autocast for cpu on: `self.angle(x.float())` at program.py:12, in forward runs in bfloat16"
             return self.angle(x.float())
 
 
