@@ -157,7 +157,8 @@ class Shadow:
                 memory.drop(tensor)
             return
         self.operations += 1
-        row.previous = next((one.row for one in incoming if shadows and one.tensor.shape == shadows[0][0].shape), None)
+        befores = reversed(incoming) if op.name == "copy_" else incoming  # it keeps nothing of what it writes to
+        row.previous = next((one.row for one in befores if shadows and one.tensor.shape == shadows[0][0].shape), None)
         pairs = []
         data = writing is None and prepares(op, args, incoming)
         integers = self.choices.integers(op, row, inputs, (one.held for one in incoming), look)
