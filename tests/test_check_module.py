@@ -529,7 +529,7 @@ BAD = {
         TypeError,
         "check_module: `batch` is a list: pass a tensor",
     ),
-    "too many arguments": ({"batch": (X, X)}, TypeError, "batch: Linear.forward(x) does not take it: too many"),
+    "too many arguments": ({"batch": (X, X)}, TypeError, "check_module: Linear.forward(x) does not take this batch: too"),
     "an example of another shape": (
         {"batch": torch.ones(2, 5)},
         ValueError,

@@ -463,6 +463,10 @@ BAD: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         lambda tmp: dtypeguard.diff(linear(), nn.Linear(5, 4), X), dtypeguard.CompareError,
         "b, this Linear, does not run on the batch: RuntimeError",
     ),
+    "a batch that is none of b's": (
+        lambda tmp: dtypeguard.diff(lambda x: x, linear(), {"x": X}), TypeError,
+        r"diff: b: Linear.forward\(.* does not take this batch: missing a required argument: 'input'; a dict is read",
+    ),
     "a batch of another dtype": (
         lambda tmp: dtypeguard.diff(linear().bfloat16(), linear().bfloat16(), X), dtypeguard.CompareError,
         r"its parameters are bfloat16, and the batch is float32. What bfloat16 costs .* dtypeguard.compare.model,",

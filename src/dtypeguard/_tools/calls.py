@@ -161,12 +161,27 @@ def inputs_of(tool: str, root: nn.Module, batch: Any) -> Inputs:
         TypeError: it is no batch, or the forward does not take it.
     """
     signature, (args, kwargs) = inspect.signature(root.forward), call_of(batch, tool)
+    check_fit(tool, f"{type(root).__name__}.forward", signature, batch)
+    return Inputs(signature, args, kwargs)
+
+
+def check_call(tool: str, program: Any, batch: Any, name: str = "this batch") -> None:
+    """Raises TypeError if a model or a function does not take a batch."""
+    module = isinstance(program, nn.Module)
+    with contextlib.suppress(ValueError):  # a builtin has no signature
+        signature = inspect.signature(program.forward if module else program)
+        title = f"{type(program).__name__}.forward" if module else getattr(program, "__name__", "the function")
+        check_fit(tool, title, signature, batch, name)
+
+
+def check_fit(tool: str, title: str, signature: inspect.Signature, batch: Any, name: str = "this batch") -> None:
+    """Raises TypeError if a signature does not take a batch."""
+    args, kwargs = call_of(batch, tool)
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        told = f"{type(root).__name__}.forward{signature} does not take this batch: {error}{read_as(batch)}"
+        told = f"{title}{signature} does not take {name}: {error}{read_as(batch)}"
         raise TypeError(f"{tool}: {told}") from None
-    return Inputs(signature, args, kwargs)
 
 
 def leaf(tensor: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from .._core.base.options import device_here, explained, several
 from .._core.base.options import dtypes as read
 from .._core.base.progress import progress
 from .._engine.watch.unrecorded import unrecorded
-from .._tools.calls import Inputs, aside, call_of, check_values, leaf, read_as
+from .._tools.calls import Inputs, aside, call_of, check_fit, check_values, leaf
 from ._inputs import inputs_for
 from ._matrix import STATUSES, Cell, Failure, ModuleReport, failed
 from ._properties import PROPERTIES, Property, judge
@@ -144,11 +144,8 @@ class _Given:
         with Seeded().on():
             given = batch() if callable(batch) else batch
         args, kwargs = call_of(given, "check_module", more=", or a function that makes one")
-        try:
-            inputs = Inputs(bench.signature, args, kwargs).map(lambda _, tensor: leaf(tensor))
-        except TypeError as error:
-            told = f"{bench.name}.forward{bench.signature} does not take it: {error}{read_as(given)}"
-            raise TypeError(f"batch: {told}") from None
+        check_fit("check_module", f"{bench.name}.forward", bench.signature, given)
+        inputs = Inputs(bench.signature, args, kwargs).map(lambda _, tensor: leaf(tensor))
         check_values("check_module", ((leaf.argument, leaf.tensor) for leaf in inputs.tensors()))
         self._inputs = inputs.fresh()
         self.floating = bool(inputs.floats())

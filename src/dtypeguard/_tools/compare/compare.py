@@ -16,7 +16,7 @@ from ..._core.base.options import explained, kind_of, refuse_no_module
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..audit.audit import audit
-from ..calls import read_as
+from ..calls import check_call
 from ..formats.emulation import emulated
 from .batches import Batch, batches_of
 from .by_format import FormatComparison, in_formats
@@ -130,11 +130,10 @@ def _refusal(subject: Subject, error: Exception) -> tuple[CompareError, Exceptio
             own.__context__ = None  # the same of another dtype
             given = "the batch" if len(subject.batches) == 1 else f"batch[{number}]"
             if subject.at_loss:
-                says, how = f"the loss does not take what {name} returns for {given}", ""
+                says = f"the loss does not take what {name} returns for {given}"
             else:
                 says = f"{name} does not run on {given} as it is, before any conversion"
-                how = read_as(batch.given) if isinstance(own, TypeError) else ""
-            return CompareError._of(f"compare: {says}: {type(own).__name__}: {own}{how}"), own
+            return CompareError._of(f"compare: {says}: {type(own).__name__}: {own}"), own
     for finding in _findings_of(subject, None):
         if finding.severity == "error":
             told = f"{finding.site}: {finding.message}" + (f"\n  {finding.fix}" if finding.fix else "")
@@ -175,6 +174,8 @@ def _subject(
         raise TypeError(f"compare: `loss` is {kind_of(loss)}: pass a function of the output")
     compiled, model = compiling(model), root_of(model)
     batches = batches_of(batch)
+    for number, one in enumerate(batches):
+        check_call("compare", model, one.given, "this batch" if len(batches) == 1 else f"batch[{number}]")
     device = _check_devices(model, batches)
     if formats is None and emulated(model):
         raise CompareError(

@@ -171,6 +171,7 @@ def capture(model: Any, /, batch: Any, path: str | os.PathLike[str]) -> None:
 
     Raises:
         CompareError: the model does not run on the batch.
+        TypeError: the model does not take the batch.
         OSError: the file cannot be written.
 
     >>> import tempfile, os, torch, dtypeguard

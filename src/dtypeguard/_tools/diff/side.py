@@ -15,7 +15,7 @@ from ..._core.base.modules import root_of, unwrapped, walk
 from ..._core.base.numbers import Numbers
 from ..._core.base.progress import tell
 from ..._core.contract.containers import tensors_in
-from ..calls import read_as, widened
+from ..calls import check_call, widened
 from ..compare.batches import Batch
 from ..compare.draws import Draws, drawing
 from ..compare.subject import Loss, compiling, copied
@@ -73,6 +73,7 @@ class Side:
             raise CompareError(
                 f"{self.tool}: {self.name}, this {self.title}, is on meta, and has no values: pass it with its weights"
             )
+        check_call(f"{self.tool}: {self.name}" if self.tool == "diff" else self.tool, root, self.batch.given)
         self._numbers = Numbers.taken(self.device)
         self._mark = self._numbers.mark()
 
@@ -157,8 +158,7 @@ class Side:
                     raise
                 raise CompareError._of(
                     f"{self.tool}: {self.name}, this {self.title}, does not run on the batch: "
-                    f"{type(error).__name__}: {error}"
-                    + (read_as(self.batch.given) if isinstance(error, TypeError) else self._other_dtype())
+                    f"{type(error).__name__}: {error}" + self._other_dtype()
                 ) from error
         if ROOT not in tape.passages:
             tape.passages[ROOT] = self.whole(out, wide)
