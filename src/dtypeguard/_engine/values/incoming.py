@@ -12,7 +12,7 @@ from .rows import Cause, Row
 
 SINGLE_ERROR = 2.0**-13  # what is larger is no rounding of float32
 _WHOLE = 4.0  # what an error in whole numbers counts for, beside one that was rounded anew
-_ROUND = 4  # operations from one round of an accumulation to the next; 1 would be too few
+_ROUND = 6  # operations from one round of an accumulation to the next, with a cast to the state and one back
 _NARROWS = frozenset(["copy_", "_to_copy"])
 
 Given = dict[int, tuple[Tensor, ShadowStorage | None]]  # by id: inputs that can have a shadow, and it
