@@ -529,7 +529,11 @@ BAD = {
         TypeError,
         "check_module: `batch` is a list: pass a tensor",
     ),
-    "too many arguments": ({"batch": (X, X)}, TypeError, "check_module: Linear.forward(x) does not take this batch: too"),
+    "too many arguments": (
+        {"batch": (X, X)},
+        TypeError,
+        "check_module: Linear.forward(x) does not take this batch: too",
+    ),
     "an example of another shape": (
         {"batch": torch.ones(2, 5)},
         ValueError,

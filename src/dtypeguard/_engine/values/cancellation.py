@@ -34,6 +34,7 @@ _ZERO = 16  # roundings of the wider dtype, of a difference from a number
 _NIL = 2.0**-10  # of a rounding of the narrower one: `1 - ssim(x, x)`
 _OFFSET = 256  # times the smaller of two numbers that are added: beside that it loses digits
 _STEP = 0.1  # what the difference of a slope is divided by, at most
+_SPOILT, _UNIT = 0.25, (0.3, 3.0)  # error of a difference; and its size, divided by what it is like
 _NEAR = 4.0  # times the smaller one: a difference in which it is what is left
 
 
@@ -180,10 +181,12 @@ def cancellation_of(
         case Cancels.PRODUCT:
             cancellation = math.prod(cancellations.values())
             whole = _terms(op, args, kwargs, into, error)
-        case Cancels.NUMERATOR if by_a_step(op, args):
+        case Cancels.NUMERATOR if is_shown(op, args, incoming, error):
             return 1.0, 0.0
         case Cancels.NUMERATOR:
-            cancellation = cancellations.get(id(args[0]), 1.0)
+            cancellation, relative = cancellations.get(id(args[0]), 1.0), error.relative(floor, of_a_row=True)
+            below = max((one.error for one in incoming if one.tensor is not args[0]), default=0.0)
+            cancellation = min(cancellation, relative / below if below else cancellation)  # that is no difference
         case Cancels.SQUARE:
             cancellation, floor = cancellation**2, floor**2 * _WIDEST
         case Cancels.ROOT if are_squares(op, args, incoming):
@@ -206,9 +209,16 @@ def _terms(op: Operator, args: Any, kwargs: Any, into: Row, error: Error) -> flo
     return terms if error.size <= _ZERO * torch.finfo(into.dtype).eps * terms else 0.0
 
 
-def by_a_step(op: Operator, args: Any) -> bool:
-    """Whether it divides by a small number of the program's: a difference is meant by itself, as that of a slope."""
-    return op.cancels is Cancels.NUMERATOR and isinstance(args[1], (int, float)) and 0 < abs(args[1]) <= _STEP
+def is_shown(op: Operator, args: Any, incoming: list[Incoming], error: Error) -> bool:
+    """Whether a quotient shows a difference by itself: nothing of the size of what was subtracted comes after it.
+
+    It is divided by a small number of the program's, as that of a slope, or what rounding made of it by its own size.
+    """
+    if op.cancels is not Cancels.NUMERATOR or not isinstance(args[1], Tensor):
+        return op.cancels is Cancels.NUMERATOR and 0 < abs(args[1]) <= _STEP
+    below = max((one.error for one in incoming if one.tensor is not args[0]), default=0.0)
+    spoilt = _UNIT[0] < error.level < _UNIT[1] and error.relative(of_a_row=True) > max(_SPOILT, 2 * below)
+    return spoilt and any(one.tensor is args[0] and one.row is not None and one.row.name == "sub" for one in incoming)
 
 
 def are_data(operands: Iterable[Any], incoming: list[Incoming]) -> bool:

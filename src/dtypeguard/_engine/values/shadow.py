@@ -20,7 +20,7 @@ from ..operands import in_order, operands, shadowed
 from ..ops import ACCUMULATES, BESIDES, KEEPS, Cancels, Operator, Way
 from ..watch.text import LARGEST
 from . import moves
-from .cancellation import are_squares, beside, by_a_step, cancellation_of, digits_left, is_rounding, prepares, repeats
+from .cancellation import are_squares, beside, cancellation_of, digits_left, is_rounding, is_shown, prepares, repeats
 from .choices import WHOLE, Choices, at_places, decidable, may_be_beside
 from .incoming import Given, Incoming, all_incoming, builds_up, carried, look_at, loops, suspicion, wrong
 from .kernels import VECTORS, composite, turned
@@ -287,9 +287,6 @@ class Shadow:
             error = held.error_of(tensor)
         cancellation, floor = cancellation_of(op, args, kwargs, row, incoming, error)
         relative = error.relative(floor, of_a_row=True)
-        if op.cancels is Cancels.NUMERATOR and cancellation > 1:  # what it was divided by was never a difference
-            below = max((one.error for one in incoming if one.tensor is not args[0]), default=0.0)
-            cancellation = max(1.0, min(cancellation, relative / below if below else cancellation))
         effective, whole = relative / cancellation, error.relative(floor) / cancellation
         row.cancellation, row.terms = min(row.cancellation, cancellation), max(row.terms, cancellation * error.size)
         rounds = builds_up(op, row, incoming)
@@ -301,7 +298,8 @@ class Shadow:
         likely = suspicion if self.choices.whole else attrgetter("error")
         source = max(suspects, key=likely, default=None)
         squares = are_squares(op, args, incoming)
-        lost = op.cancels is Cancels.LOST or (op.cancels is Cancels.ROOT and not squares) or by_a_step(op, args)
+        shown = is_shown(op, args, incoming, error)
+        lost = op.cancels is Cancels.LOST or (op.cancels is Cancels.ROOT and not squares) or shown
         if lost and incoming:  # from here on a difference is judged by itself
             source = max(incoming, key=lambda one: one.error * one.cancellation)
             for one in incoming:

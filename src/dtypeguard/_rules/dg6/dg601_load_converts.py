@@ -27,6 +27,8 @@ RULE = Rule(
     ),
 )
 
+_GONE = 0.01  # of the values of one entry: a few weights of any model are as small
+
 
 @on("loading", RULE)
 def converts(event: Loading, audit: Recorder) -> None:
@@ -34,7 +36,7 @@ def converts(event: Loading, audit: Recorder) -> None:
     if not was.is_floating_point or not dtype.is_floating_point:
         return
     grown = sum(size_of(own[name]) - size_of(event.state[name]) for name in names)
-    burst: list[str] = []
+    severity = None
     if grown > 0:
         effect = f"{human(grown)} more than the file holds"
         held, file = name_of(dtype), name_of(was)
@@ -42,13 +44,18 @@ def converts(event: Loading, audit: Recorder) -> None:
     else:
         fates = {name: _fate(event.state[name], dtype) for name in names}
         burst, lost = [name for name in names if fates[name].burst], any(fate.lost for fate in fates.values())
-        effect = f"{listed(burst)} overflow" if burst else "digits are lost" if lost else "no value is changed"
+        effect = "digits are lost" if lost else "no value is changed"
+        gone, most = max((fate.gone, name) for name, fate in fates.items())
+        if burst:
+            effect, severity = f"{listed(burst)} overflow", Severity.ERROR
+        elif gone > _GONE:
+            effect, severity = f"{100 * gone:.0f} % of the values of `{most}` become 0", Severity.WARNING
         advice = f"load into a {name_of(was)} model and convert it then, or load with `assign=True`"
     facts = {
         "share": f"{len(names)} of {len(own)} entries", "module": event.path, "was": name_of(was),
         "dtype": name_of(dtype), "effect": f"; {effect}", "advice": advice,
     }  # fmt: skip
-    audit.find(RULE, event.site, facts=facts, severity=Severity.ERROR if burst else None, **event.fields)
+    audit.find(RULE, event.site, facts=facts, severity=severity, **event.fields)
 
 
 class Fate(NamedTuple):
@@ -56,13 +63,17 @@ class Fate(NamedTuple):
 
     burst: bool  # finite values become infinite
     lost: bool  # values change
+    gone: float  # the share of the values other than 0 that become 0
 
 
 def _fate(source: Tensor, dtype: torch.dtype) -> Fate:
     """A checkpoint may fill the memory: of the copies to compare, one small part is alive at a time."""
     burst = lost = False
+    gone = some = 0
     for part in torch.split(source.detach().reshape(-1), LARGEST) if source.layout is torch.strided else (source,):
         after = part.to(dtype).to(part.dtype)
         burst = burst or bool((~after.isfinite() & part.isfinite()).any())
         lost = burst or lost or not torch.equal(after.nan_to_num(), part.nan_to_num())
-    return Fate(burst, lost)
+        some += int((part != 0).sum())
+        gone += int(((part != 0) & (after == 0)).sum())
+    return Fate(burst, lost, gone / max(1, some))
