@@ -121,6 +121,17 @@ def test_only_masks_beside_ids_may_differ_where_nothing_shows_the_dtype(call):
         call(made(model=Text, mode="strict"))
 
 
+class Regression(Text):
+    def forward(self, ids, attention_mask=None, labels=None):
+        return (super().forward(ids, attention_mask).sum(-1)[:, 0] - labels).square().mean()
+
+
+def test_labels_that_differ_do_not_make_a_mask_beside_ids_wrong():
+    with pytest.raises(DtypeError, match="argument `labels` is float32") as raised:
+        made(model=Regression, mode="strict")(IDS, attention_mask=rand(2, 3).round(), labels=rand(2))
+    assert "also" not in str(raised.value)
+
+
 def test_a_condition_that_a_layer_needs_is_cast_there():
     x, text = rand(2, 4, dtype=BF16), rand(2, 3)
     expected = unguard(made())(x, None, text.to(BF16))

@@ -6,6 +6,7 @@ Everything is computed when a property asks for it, once.
 import contextlib
 import copy
 import inspect
+import re
 import types
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -19,7 +20,7 @@ from .._core.base.config import Autocast, ModeName, current_casting
 from .._core.base.dtypes import AUTOCAST, FLOATING, may_cast
 from .._core.base.numbers import Seeded, seed
 from .._core.base.options import kind_of
-from .._core.check.names import is_mask
+from .._core.check.names import is_called_mask, is_mask
 from .._core.check.reference import check, only_masks_differ, same_device
 from .._core.check.verify import changed, compact
 from .._core.contract.anchor import Anchor, anchor_of, is_count
@@ -200,15 +201,14 @@ class Trial:
             return {}
         contract, accepts = self.bench.contract, self.anchor.accepts if self.anchor is not None else ()
         given = {leaf.path: leaf for leaf in self.given.floats() if leaf.argument not in contract.skip_args}
-        evident = contract.sides and (
-            any(leaf.tensor.dim() and leaf.tensor.dtype is self.anchor_dtype for leaf in given.values())
-            or only_masks_differ(contract, self._values(self.given), self.anchor_dtype)
-        )
+        sides = contract.sides
+        shown = sides and any(leaf.tensor.dim() and leaf.tensor.dtype is self.anchor_dtype for leaf in given.values())
+        masks = sides and not shown and only_masks_differ(contract, self._values(self.given), self.anchor_dtype)
         taken = {
             path
             for path, leaf in given.items()
             if leaf.tensor.dtype in accepts
-            or (evident and not self._is_annotated(leaf))
+            or ((shown or (masks and _is_mask(path))) and not self._is_annotated(leaf))
             or is_mask(contract, (leaf.argument,), leaf.tensor.dtype, self.anchor_dtype, self._values())
         }
         return {
@@ -336,3 +336,8 @@ def cast(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
     small = compact(tensor)
     fresh = small.to(dtype=dtype, device=device)
     return fresh if small is tensor else fresh.expand(tensor.shape)
+
+
+def _is_mask(path: str) -> bool:
+    """Whether a tensor is a mask by its name, which its last place in a list is not."""
+    return is_called_mask(tuple(word for word in re.split(r"\W+", path) if word and not word.isdigit())[-1:])

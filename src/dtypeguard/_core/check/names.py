@@ -35,8 +35,13 @@ def is_ids(path: Path, value: Tensor, module: Any) -> bool:
 
 
 def keeps_digits(path: Path, dtype: Any) -> bool:
-    """Whether a value is what a loss compares with, by its name, and would have few digits in a dtype."""
-    return dtype in HALF and _words(path)[-1] in _LABELS
+    """Whether a value is what a loss compares with, and would have few digits in a dtype."""
+    return dtype in HALF and are_labels(path)
+
+
+def are_labels(path: Path) -> bool:
+    """Whether a value is what a loss compares with, by its name."""
+    return _words(path)[-1] in _LABELS
 
 
 def instead(path: Path, value: Tensor, dtype: torch.dtype | None, module: Any) -> tuple[str, ...]:

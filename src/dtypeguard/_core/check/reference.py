@@ -46,7 +46,7 @@ from ..contract.spec import (
 from .arrays import from_numpy, numbers_fix, numpy_fix
 from .axes import check_dims
 from .family import prefer, within
-from .names import instead, is_called_mask, is_ids, is_mask
+from .names import are_labels, instead, is_called_mask, is_ids, is_mask
 from .operators import declines
 from .regions import autocast_casts, region_of
 from .reports import fits_none, give, report, report_dtype, report_kind
@@ -413,7 +413,7 @@ def _check_guarded(value: Any, path: Path, call: CallState) -> None:
             and not autocast_casts(value, path, anchor.dtype, anchor.dtype, call)
             and not is_mask(call.contract, path, value.dtype, anchor.dtype, call.values)
         ):
-            if _is_side(call):
+            if _is_side(path, call):
                 call.sides.append((path, value))
             elif is_ids(path, value, call.values[0]):
                 reason = "ids of an embedding are integers"
@@ -433,13 +433,14 @@ def _is_plain(value: Any) -> bool:
     return type(value) in SCALARS or (type(value) is list and are_scalars(value))
 
 
-def _is_side(call: CallState) -> bool:
+def _is_side(path: Path, call: CallState) -> bool:
     """Whether an unannotated argument of another dtype than the anchor's passes as a side input."""
     if call.sides_pass is None:
         dtype = call.anchor.dtype if call.anchor is not None else None
         given = call.contract, call.values, dtype
-        call.sides_pass = call.contract.sides and (dtype_is_shown(*given) or only_masks_differ(*given))
-    return call.sides_pass
+        call.masks_pass = call.contract.sides and only_masks_differ(*given)
+        call.sides_pass = call.contract.sides and dtype_is_shown(*given)
+    return call.sides_pass or (call.masks_pass and is_called_mask(path))
 
 
 def dtype_is_shown(contract: Contract, values: tuple[Any, ...], dtype: torch.dtype | None) -> bool:
@@ -465,7 +466,7 @@ _DEEPEST = 16  # containers in containers, which may hold themselves
 
 
 def only_masks_differ(contract: Contract, values: tuple[Any, ...], dtype: torch.dtype | None) -> bool:
-    """Whether ids stand beside masks, and nothing else has another floating dtype: then no cast was forgotten.
+    """Whether ids stand beside masks, and nothing but labels has another floating dtype: then no cast was forgotten.
 
     What a model does with a mask is its own affair: many compare it with zero, or cast it to the dtype of their scores.
     """
@@ -473,7 +474,7 @@ def only_masks_differ(contract: Contract, values: tuple[Any, ...], dtype: torch.
     for _, path, value in checked_values(contract, values):
         for place, tensor in _tensors(path, value):
             mask = is_called_mask(place)
-            if tensor.dtype in FLOATING and tensor.dtype is not dtype and not mask:
+            if tensor.dtype in FLOATING and tensor.dtype is not dtype and not (mask or are_labels(place)):
                 return False
             ids = ids or (TABLE[tensor.dtype].kind is Kind.INT and not mask)
     return ids

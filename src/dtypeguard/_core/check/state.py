@@ -73,6 +73,7 @@ class CallState:
     faults: list[tuple[AnnotationError, frozenset[str], bool]] = field(default_factory=list)
     earlier: list[Violation] = field(default_factory=list)  # before the result, or the option that is tried
     sides_pass: bool | None = None  # whether the caller shows that it knows the anchor's dtype; None: not asked
+    masks_pass: bool = False  # whether masks do, beside ids
     sides: list[tuple[Path, Tensor]] = field(default_factory=list)  # what is of another dtype in such a call
     twins: list[tuple[Any, dict[PathStep, Any], Any]] = field(
         default_factory=list

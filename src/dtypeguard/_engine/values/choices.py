@@ -128,7 +128,9 @@ class Choices:
             differ &= (out != nearest) | (off > (_JUST if double else 1e-6) * size)
             if meant:
                 whole = torch.ones_like(whole)
-            if 2 * int(whole.sum()) > whole.numel():  # numbers that are meant to be whole
+            inner = (exact > exact.min()) & (exact < exact.max()) if exact.numel() else whole  # and not at a bound
+            asked = whole[inner] if bool(inner.any()) else whole
+            if 2 * int(asked.sum()) > asked.numel():  # numbers that are meant to be whole
                 count = int((differ & whole).sum())
                 if count:
                     row.wrong, self.whole = (count, out.numel()), True

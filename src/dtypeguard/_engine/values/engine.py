@@ -393,12 +393,12 @@ class Values:
                 enough = row.half_ulp
             elif row.counts:
                 enough = OF_A_COUNT * row.half_ulp
+            elif cause is Cause.BORN and row.backward:
+                enough = _DOUBT  # it was infinite in another step, perhaps, which the program has skipped
             elif row.incoming < row.half_ulp and (row.builds_up or row.name in ADDS_UP):
                 enough = _DOUBT  # what is added has all its digits, the total has not
             elif cause is Cause.AMPLIFIED:
-                enough = (
-                    _DIFFUSE if row.whole < LOST else min(_DIFFUSE, max(_ULPS * last.half_ulp, _NOISE * row.incoming))
-                )
+                enough = min(_DIFFUSE, max(_ULPS * last.half_ulp, _NOISE * row.incoming, _DIFFUSE * (row.whole < LOST)))
                 if not any(step.dtype in HALF for step in row.chain()):  # where two digits are left, five are gone
                     enough = min(enough, _DOUBT)
             if cause is not None and cause in causes and error > enough:

@@ -273,6 +273,16 @@ def overflow_is_asked_for(event: Op, audit: Recorder) -> None:
             _forgive(*(node for node, its in ((one, other), (other, one)) if its in node.parents))
 
 
+@on("after", RULE, ops=["eq", "ne"])
+def end_is_asked_for(event: Op, audit: Recorder) -> None:
+    """`(labels - 1) != 255`: what 0 becomes is a mark, which the program knows of."""
+    dtype = event.inputs[0].dtype
+    if audit.state(Wraps).rows and event.inputs[0].dtype in NARROW and type(event.args[1]) is int:
+        node = audit.lineage.get(event.inputs[0])
+        if node is not None and dtype is not torch.bool and event.args[1] == torch.iinfo(dtype).max:
+            _forgive(node)
+
+
 @on("after", RULE, ops=["where"])
 def other_way_is_chosen(event: Op, audit: Recorder) -> None:
     """`torch.where(a > b, a - b, b - a)`: of two differences the one that has not wrapped."""

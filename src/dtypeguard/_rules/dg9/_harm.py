@@ -105,10 +105,11 @@ def compute(row: Row, why: str = "") -> str:
     what = row.site.expression or row.name
     if casts(row):
         return f"stay in {wide_of(row)}: `{what}` rounds"
-    rounded, since = None if row.dtype in HALF else row.rounded(), ""
+    rounded, since, wide = None if row.dtype in HALF else row.rounded(), "", wide_of(row)
     if rounded is not None and rounded.site.key != row.site.key:
         since = f", beginning with `{rounded.site.expression or rounded.name}` at line {rounded.site.line},"
-    return f"compute `{what}` and what it is computed from{since} in {wide_of(row)}{why and f': {why}'}"
+        wide = wide_of(rounded) if rounded.dtype in HALF else wide
+    return f"compute `{what}` and what it is computed from{since} in {wide}{why and f': {why}'}"
 
 
 def _birth(row: Row, edit: bool) -> Step | None:

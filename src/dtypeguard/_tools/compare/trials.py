@@ -129,10 +129,11 @@ class Trials:
         operation refuses it beside the low dtype, the module around it casts its inputs, and all of its class; or, if
         a kept module is in it, that one casts its result.
         """
-        savings = self._found.savings
+        savings, casts_back = self._found.savings, False
         for _ in range(_REPAIRS):
             given = self._given(names, as_given)
-            narrow = tuple(name for name in names if name and self._bits([name]) & savings.narrow)
+            refused = tuple(name for name in names if name and self._bits([name]) & savings.narrow)
+            narrow = refused if casts_back else ()  # what takes its result may be kept, too
             # Not those that one of the modules is in, or around.
             cast = tuple(one for one in self._cast if not (in_any(one, names) or any(within(n, one) for n in names)))
             self._ran[names] = narrow, cast
@@ -148,6 +149,9 @@ class Trials:
                 stack.remove()
             if as_given:
                 as_given = self._as_given = False
+                continue
+            if refused and not casts_back:
+                casts_back = True
                 continue
             inner = [name for name in names if at and within(name, at)]
             if at and not inner and at not in self._cast:
