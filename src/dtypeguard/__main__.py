@@ -299,11 +299,10 @@ def _dryrun_options(dry: argparse.ArgumentParser) -> None:
     add = dry.add_argument
     add("model", metavar=_MAKER, help=_MODEL)
     _takes_batch(dry, "without one, values are drawn from annotations")
-    says = "the dtypes of parameters and inputs, with commas (default: float32,float64,float16,bfloat16)"
-    add("--dtype", type=_list, metavar="DTYPES", help=says)
-    regions = "none,float16,bfloat16"
-    says = f"the dtypes of autocast regions, with commas; none for no region (default: {regions})"
-    add("--region", type=_list, metavar="DTYPES", default=regions, help=says)
+    says = "the dtypes of parameters and inputs, with commas (default: those of --require, or else "
+    add("--dtype", type=_list, metavar="DTYPES", help=f"{says}float32,float64,float16,bfloat16)")
+    says = "the dtypes of autocast regions, with commas; none for no region (default: none with --require, or else "
+    add("--region", type=_list, metavar="DTYPES", help=f"{says}none,float16,bfloat16)")
     add("--device", help="whose kernels are asked: cpu, cuda, ... (default: the GPU if there is one)")
     says = "status 1 unless the model runs in these dtypes, with inputs of the same dtype: names, with commas"
     add("--require", type=_list, action="extend", metavar="DTYPES", default=[], help=says)

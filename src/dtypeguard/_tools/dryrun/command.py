@@ -17,11 +17,13 @@ def run(options: argparse.Namespace) -> int:
     """Print the table."""
     try_files(options)
     with refusing():
-        regions = [_region(name) for name in options.region]
-        _check_required(options)
+        regions = [_region(name) for name in options.region or ["none"]]
+        _check_required(options, regions)
+        dtypes = options.dtype or options.require or None
         model, batch = both_by(options.model, options.batch)
         try:
-            table = tabled(model, batch, options.dtype, regions, options.device)
+            asked = regions if options.region or options.require else REGIONS
+            table = tabled(model, batch, dtypes, asked, options.device)
         except Undrawn as error:
             needed = f", which returns {error.needed}"
             raise Usage(
@@ -58,7 +60,7 @@ def _region(name: str) -> torch.dtype | None:
     return found
 
 
-def _check_required(options: argparse.Namespace) -> None:
+def _check_required(options: argparse.Namespace, regions: list[torch.dtype | None]) -> None:
     """Raise ValueError if `--require` names what `--dtype` or `--region` leaves out."""
     run = DTYPES if options.dtype is None else tuple(dtype_of(name, "dtype") for name in options.dtype)
     for name in options.require:
@@ -67,5 +69,5 @@ def _check_required(options: argparse.Namespace) -> None:
         if dtype not in run:
             there = ", ".join(map(name_of, run))
             raise ValueError(f"--require {name}: the model is run in {there} only: add {name} to --dtype")
-    if options.require and "none" not in map(str.lower, options.region):
+    if options.require and None not in regions:
         raise ValueError("--require asks about the model without a region: add none to --region")
