@@ -155,6 +155,13 @@ def test_a_fault_is_found_by_an_audit_and_a_fix_that_is_an_edit_helps_when_it_is
         assert not after.error or report.error
 
 
+@pytest.mark.parametrize(("rule", "program"), [row for row in BAD if row.values[0].asks])
+def test_a_rule_that_is_selected_alone_finds_the_same(rule, program, tmp_path):
+    run(script(tmp_path / "program.py", program.unwatched), audit := dtypeguard.audit(select=rule.id))
+    found = [finding for finding in audit.report.findings if finding.line == program.line]
+    assert [finding.severity for finding in found] == [program.severity or rule.severity.value]
+
+
 @pytest.mark.parametrize(("rule", "program"), GOOD)
 def test_what_is_right_is_not_reported_by_an_audit(rule, program, tmp_path):
     """Nor is anything wrong with its values; what becomes infinite where nobody reads it may be an info."""

@@ -117,7 +117,8 @@ class Findings:
     """What was found so far."""
 
     def __init__(self, selection: Selection) -> None:
-        self.wanted: frozenset[str] = selection.rules
+        asked = (RULES[rule].asks for rule in selection.rules)
+        self.wanted: frozenset[str] = selection.rules.union(*asked)  # whose detectors are at work
         self.scope: Scope | None = selection.scope
         self._selection = selection
         self._lock = threading.Lock()

@@ -50,6 +50,7 @@ class Rule:
         sources: addresses of what it rests on.
         guesses: whether it tells from the code what becomes of values; an audit that follows values knows better.
         explains: ids or families of rules: it names the cause of what these find at the same expression.
+        asks: ids of rules whose detectors see whether it does harm: they are at work where it is selected without them.
         follows: ids of rules whose faults do what it tells; it is listed behind the others, and one edit mends both.
         at_birth: whether the line to edit is the one where the dtype was born, not the one that is named.
         converts: whether `from_dtype` and `to_dtype` are a conversion that the program made; else the second is one
@@ -71,6 +72,7 @@ class Rule:
     explains: tuple[str, ...] = ()
     at_birth: bool = False
     converts: bool = True
+    asks: tuple[str, ...] = ()
     follows: tuple[str, ...] = ()
     sampled: bool = False
     safe: tuple[str, ...] = ()

@@ -27,6 +27,7 @@ RULE = Rule(
         "`Module.to(dtype)` converts every floating buffer. Frequencies, statistics and tables are small, "
         "and need the digits."
     ),
+    asks=("DG101", "DG102"),
     unsafe=("buffers_stay",),
     sources=(
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.to",

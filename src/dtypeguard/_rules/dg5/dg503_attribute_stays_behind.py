@@ -19,6 +19,7 @@ RULE = Rule(
         "`Module.to`, `.half`, `.cuda` change parameters and buffers; a tensor that is only an attribute "
         "stays where and what it was."
     ),
+    asks=("DG101", "DG102"),
     unsafe=("as_buffer",),
     sources=(
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer",

@@ -23,6 +23,7 @@ RULE = Rule(
         "A table that is grown in forward is built anew in the default dtype, whatever the model was converted to. One "
         "that is cast to the dtype of an input and kept has lost its digits for every later call, in float32 too."
     ),
+    asks=("DG101", "DG102"),
     unsafe=("like_replaced",),
     sources=(
         "https://github.com/huggingface/transformers/issues/13665",

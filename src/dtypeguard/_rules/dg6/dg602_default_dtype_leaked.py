@@ -26,6 +26,7 @@ RULE = Rule(
         "`torch.set_default_dtype` holds for the whole process. A library that sets it changes what "
         "`linspace`, `zeros` and every new layer give in all programs that use it."
     ),
+    asks=("DG101", "DG102"),
     safe=("default_in_finally",),
     unsafe=("default_given_back",),
     sources=(

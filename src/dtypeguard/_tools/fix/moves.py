@@ -165,7 +165,7 @@ def cast_in_loop(place: Place, at: At) -> Iterator[Candidate]:
 
 @move
 def retype_inside(place: Place, at: At) -> Iterator[Candidate]:
-    """Gives a cast or a factory in the line a wider dtype."""
+    """Gives a cast or a factory in the line a wider dtype, or takes the cast out."""
     for call in at.casts(place.wide):
         # What is wrong in float64 nobody would see: there a cast may only go.
         yield from itertools.islice(call.retyped(place.wide), 1 if place.wide is torch.float64 else None)
@@ -226,8 +226,9 @@ def widen_rounding(place: Place, at: At) -> Iterator[Candidate]:
     """Stays in the wider dtype where digits were dropped."""
     if place.birth is not None:
         yield from place.birth.kept_as_it_is()
+        single = place.wide is torch.float64 and "float32" not in place.finding.spots[1].label  # half is rounded there
         for call in place.birth.casts(place.wide):
-            yield from call.retyped(torch.float32 if place.wide is torch.float64 else place.wide)
+            yield from call.retyped(torch.float32 if single else place.wide)
 
 
 @move
