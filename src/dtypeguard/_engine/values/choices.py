@@ -128,7 +128,8 @@ class Choices:
             differ &= (out != nearest) | (off > (_JUST if double else 1e-6) * size)
             if meant:
                 whole = torch.ones_like(whole)
-            inner = (exact > exact.min()) & (exact < exact.max()) if exact.numel() else whole  # and not at a bound
+            # What is 0, as silence, or at a bound, is whole in any case.
+            inner = (exact != 0) & (exact > exact.min()) & (exact < exact.max()) if exact.numel() else whole
             asked = whole[inner] if bool(inner.any()) else whole
             if 2 * int(asked.sum()) > asked.numel():  # numbers that are meant to be whole
                 count = int((differ & whole).sum())

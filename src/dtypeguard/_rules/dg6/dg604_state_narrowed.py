@@ -41,7 +41,10 @@ _RESUME = (
 )
 _COUNTER = "step"  # which is loaded in the dtype that it was saved in
 _COUNTS = "takes {names} in {dtype}, as saved, which counts to {most} and no further: it is {value:g}"
-_SAVE = "save it as the optimizer has it, in float32: leave `step` out where a state dict is cast"
+_MEAN, _SQUARE = "exp_avg", "exp_avg_sq"  # of Adam and those like it
+_GONE = 0.01  # of them
+_ZEROS = "takes {names} in {dtype}, as saved: {share:.0f} % of it is 0 where gradients are not, so that steps explode"
+_SAVE = "save it as the optimizer has it, in float32: leave the optimizer out where a state dict is cast"
 
 
 class Narrowed:
@@ -112,11 +115,15 @@ def _compare_state(audit: Recorder, optimizer: Optimizer, state_dict: Any, own: 
     numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
     ref, narrowed = weakref.ref(optimizer), list[Narrowed]()
     counters: dict[torch.dtype, list[tuple[str, Tensor]]] = {}
+    gone: dict[torch.dtype, list[tuple[str, Tensor, float]]] = {}
     for parameter, number in zip(parameters, numbers, strict=False):
         now = optimizer.state.get(parameter, {})
         counter = now.get(_COUNTER)
         if isinstance(counter, Tensor) and counter.dtype in HALF and counter.numel() == 1 and readable(counter):
             counters.setdefault(counter.dtype, []).append((f"{_COUNTER} of parameter {number}", counter))
+        square, share = _vanished(state_dict["state"].get(number, {}))
+        if square is not None and share > _GONE:
+            gone.setdefault(square.dtype, []).append((f"{_SQUARE} of parameter {number}", square, share))
         for key, value in state_dict["state"].get(number, {}).items():
             loaded = dict(tensors_in(now.get(key), str(key)))
             for path, saved in tensors_in(value, str(key)):
@@ -126,14 +133,37 @@ def _compare_state(audit: Recorder, optimizer: Optimizer, state_dict: Any, own: 
                     narrowed.append(Narrowed(name, saved, loaded[path], example, ref))
     if narrowed:
         audit.state(Loads).all.append(Loaded(ref, type(optimizer).__name__, site, narrowed))
+    title = type(optimizer).__name__
     for dtype, held in counters.items():
-        names, title = [name for name, _ in held], type(optimizer).__name__
         most = round(2 / torch.finfo(dtype).eps)
-        what = _COUNTS.format(names=listed(names), dtype=name_of(dtype), value=float(held[0][1]), most=most)
-        audit.find(
-            RULE, site, facts={"optimizer": title, "what": what, "advice": _SAVE}, op=f"{title}.load_state_dict",
-            from_dtype=torch.float32, to_dtype=dtype, bytes=sum(size_of(one) for _, one in held), parameters=names,
-        )  # fmt: skip
+        what = _COUNTS.format(dtype=name_of(dtype), value=float(held[0][1]), most=most, names="{names}")
+        _find_saved(audit, site, title, what, dtype, held)
+    for dtype, lost in gone.items():
+        what = _ZEROS.format(dtype=name_of(dtype), share=100 * lost[0][2], names="{names}")
+        _find_saved(audit, site, title, what, dtype, [(name, tensor) for name, tensor, _ in lost])
+
+
+def _find_saved(
+    audit: Recorder, site: Site, title: str, what: str, dtype: torch.dtype, held: list[tuple[str, Tensor]]
+) -> None:
+    """State that was saved in too narrow a dtype."""
+    names = [name for name, _ in held]
+    facts = {"optimizer": title, "what": what.format(names=listed(names)), "advice": _SAVE}
+    audit.find(
+        RULE, site, facts=facts, op=f"{title}.load_state_dict", from_dtype=torch.float32, to_dtype=dtype,
+        bytes=sum(size_of(one) for _, one in held), parameters=names, about=what,
+    )  # fmt: skip
+
+
+def _vanished(state: Any) -> tuple[Tensor | None, float]:
+    """Second moments as they were saved, and the share of zeros where there are gradients on average."""
+    mean, square = state.get(_MEAN), state.get(_SQUARE)
+    if not isinstance(mean, Tensor) or not isinstance(square, Tensor) or square.dtype not in HALF:
+        return None, 0.0
+    if square.shape != mean.shape or not readable(mean, square) or not 0 < square.numel() <= LARGEST:
+        return None, 0.0
+    some = mean != 0
+    return square, int((some & (square == 0)).sum()) / max(1, int(some.sum()))
 
 
 def _worst_number(saved: Tensor, loaded: Tensor) -> tuple[float, float] | None:
