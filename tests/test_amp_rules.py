@@ -678,7 +678,7 @@ BUGS = {
     ),
     "DG402: a closure, and one parameter left out": Bug(
         program(closed, optimizer=lambda model: torch.optim.LBFGS(list(model.parameters())[1:], lr=0.1, max_iter=4)),
-        "`body.weight` (1 of 4 trainable parameters) get gradients, and no watched optimizer holds them",
+        "gradients of `body.weight` (1 of 4 trainable parameters) go to no watched optimizer",
         *("optimizer.step(closure)", ALL[:1]),
         late=True,
     ),

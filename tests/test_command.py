@@ -812,11 +812,11 @@ def test_a_family_and_a_rule(command):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("DG3090", "there is no rule 'DG3090' (did you mean 'DG309'"),
-        ("unscale_twice", "there is no rule 'unscale_twice' (did you mean 'unscale-twice'"),
-        ("unscale", "there is no rule 'unscale' (did you mean 'unscale-twice'"),
-        ("zzz", "there is no rule 'zzz': there are ids, names, and the families "),
-        ("", "there is no rule ''"),
+        ("DG3090", "'DG3090' is no rule (did you mean 'DG309'"),
+        ("unscale_twice", "'unscale_twice' is no rule (did you mean 'unscale-twice'"),
+        ("unscale", "'unscale' is no rule (did you mean 'unscale-twice'"),
+        ("zzz", "'zzz' is no rule: use ids or names, such as DG101, or "),
+        ("", "'' is no rule"),
     ],
 )
 def test_rules_that_there_are_not(command, name, message):

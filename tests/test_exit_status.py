@@ -161,8 +161,8 @@ CASES = [
     ("diff made:stopped made:model --batch made:batch", 130, None),
     ("manifest made:stopped", 130, None),
     ("audit gone.py", 2, "there is no script gone.py"),
-    ("rules DG3090", 2, "there is no rule 'DG3090' (did you mean 'DG309'?)"),
-    ("rules thrown-away-cast", 2, "there is no rule 'thrown-away-cast' (did you mean 'discarded-cast'?)"),
+    ("rules DG3090", 2, "'DG3090' is no rule (did you mean 'DG309'?)"),
+    ("rules thrown-away-cast", 2, "'thrown-away-cast' is no rule (did you mean 'discarded-cast'?)"),
     ("completion tcsh", 2, "argument shell: invalid choice: 'tcsh' (choose from "),
     ("", 2, "the following arguments are required: command (one of audit, compare, "),
 ]  # fmt: skip

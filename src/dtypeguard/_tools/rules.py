@@ -38,8 +38,8 @@ def _named(name: str) -> list[Entry]:
             return found
     near = meant(name, every)
     families = ", ".join(FAMILIES)
-    says = f" (did you mean {near!r}?)" if near else f": there are ids, names, and the families {families}"
-    raise Usage(f"there is no rule {name!r}{says}")
+    says = f"is no rule{near and f' (did you mean {near!r}?)'}: use ids or names, such as DG101, or {families}"
+    raise Usage(f"{name!r} {says}")
 
 
 def _print_table(rows: Iterable[Entry]) -> None:

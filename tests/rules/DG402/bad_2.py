@@ -10,4 +10,4 @@ watched = dtypeguard.amp.watch(model, optimizer)
 for _ in range(4):
     optimizer.zero_grad()
     model(torch.ones(8, 3)).square().mean().backward()
-    optimizer.step()  # expect: DG402 "`Sequential.2.weight`, `Sequential.2.bias` (2 of 4 trainable parameters) get gradients, and no watched optimizer holds them"
+    optimizer.step()  # expect: DG402 "gradients of `Sequential.2.weight`, `Sequential.2.bias` (2 of 4 trainable parameters) go to no watched optimizer"

@@ -13,4 +13,4 @@ for step in range(8):
         model[0].requires_grad_(True)
     optimizer.zero_grad()
     model(torch.ones(8, 3)).square().mean().backward()
-    optimizer.step()  # expect: DG402 "`Sequential.0.weight`, `Sequential.0.bias` (2 of 4 trainable parameters) get gradients, and no watched optimizer holds them"
+    optimizer.step()  # expect: DG402 "gradients of `Sequential.0.weight`, `Sequential.0.bias` (2 of 4 trainable parameters) go to no watched optimizer"

@@ -74,7 +74,8 @@ def meant(name: str, among: Iterable[Entry]) -> str:
     close = difflib.get_close_matches(name, spelt, len(spelt), 0.6 if name.startswith("dg") else 0.7)
     near = [spelt[one] for one in sorted(close, key=likeness)[-1:]]
     alike = near and likeness(near[0].lower())[0] > 0.85
-    return next(iter(near if alike else [*by_words(name, among), *near]), "")
+    begun = [one.name for one in among if name and one.name.startswith(f"{name}-")]
+    return next(iter(near if alike else [*begun, *by_words(name, among), *near]), "")
 
 
 def _words(text: str) -> set[str]:

@@ -9,7 +9,7 @@ RULE = Rule(
     "missing-parameters",
     Severity.WARNING,
     summary="Trained parameters are missing from every optimizer.",
-    says="{names} ({share} trainable parameters) get gradients, and no watched optimizer holds them",
+    says="gradients of {names} ({share} trainable parameters) go to no watched optimizer",
     fix=(
         "add them (`{optimizer_code}.add_param_group`), freeze them (`requires_grad_(False)`), or, if another "
         "optimizer has them, give that to `watch` or to the trainer too"

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,9 +53,15 @@ def _folded(modules: list[dict[str, Any]], casts: list[dict[str, Any]]) -> list[
         like.names.append(module["path"])
         like.size = max(like.size, sum(_bytes(row) for row in module["outputs"]))
         like.casts += [cast for cast in casts if cast["module_path"] == module["path"] and cast["kind"] != "backward"]
+    paths = Counter(like.path for like in likes.values())
     for like in likes.values():
         if len(like.names) == 1:  # the odd one of many is the one that somebody looks for
             like.path = like.names[0]
+        elif paths[like.path] > 1:  # others of these names do something else
+            places = zip(*(name.split(".") for name in like.names), strict=True)
+            like.path = ".".join(
+                one[0] if len({*one}) == 1 else f"{{{','.join(dict.fromkeys(one))}}}" for one in places
+            )
     return list(likes.values())
 
 
@@ -72,9 +79,9 @@ def _dtypes(rows: list[dict[str, Any]]) -> tuple[str, ...]:
 
 def _row(like: _Like) -> Row:
     head, _, last = like.path.rpartition(".")
-    if last == "*" or last.isdecimal():  # `layers.*`
+    if last[:1] in "*{" or last.isdecimal():  # `layers.*`
         last = f"{head.rpartition('.')[2]}.{last}"
-    many = f" x {len(like.names)}" if len(like.names) > 1 else ""
+    many = f" x {len(like.names)}" if "*" in like.path else ""
     return Row(
         f"{last}{many}" if head else like.path,
         [(1.0, float(max(like.size, 2)), _colour(like.gave[0]))],
