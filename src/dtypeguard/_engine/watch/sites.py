@@ -77,7 +77,8 @@ class Site:
         None where it is not known.
         """
         if self._instruction.startswith("STORE_"):
-            return None
+            stored = self._stored
+            return (stored[0], self.line, stored[1]) if stored is not None and stored[2] else None
         first, last, begin, end = next(islice(self._code.co_positions(), self._lasti // 2, None), (None,) * 4)
         if first != self.line or last is None or begin is None or end is None:
             return None
@@ -88,24 +89,29 @@ class Site:
     def columns(self) -> tuple[int, int] | None:
         """Where that begins and ends on the site's line, in characters; None where it is not known."""
         if (span := self.span) is None:
-            return self._statement
+            return None if self._stored is None else self._stored[:2]
         begin, last, end = span
         return begin, end if last == self.line else len(linecache.getline(self.file, self.line).split("#")[0].rstrip())
 
     @property
-    def _statement(self) -> tuple[int, int] | None:
-        """The columns of the statement that stores something, without a comment and its neighbours; in characters."""
+    def _stored(self) -> tuple[int, int, bool] | None:
+        """The columns of the statement that stores something, without a comment and its neighbours; in characters.
+
+        Of a statement that stores in several, it is the one; and whether it is.
+        """
         line = linecache.getline(self.file, self.line)
-        begin = next(islice(self._code.co_positions(), self._lasti // 2, None), (None,) * 4)[2]
+        begin, end = next(islice(self._code.co_positions(), self._lasti // 2, None), (None,) * 4)[2:]
         with contextlib.suppress(SyntaxError, ValueError):
             statements = [] if begin is None else ast.parse(line.strip()).body
             indent = len(line) - len(line.lstrip())
             for one in statements:
                 spot = one.col_offset, one.end_col_offset or 0
                 if begin is not None and spot[0] <= begin - indent < spot[1]:
+                    if part := bool(isinstance(one, ast.Assign) and end and isinstance(one.targets[0], ast.Tuple)):
+                        spot = begin - indent, (end or 0) - indent
                     code = line.strip().encode()
                     first, last = (indent + len(code[:column].decode(errors="replace")) for column in spot)
-                    return first, last
+                    return first, last, part
         return None
 
     @property
@@ -113,7 +119,7 @@ class Site:
         """The same, shortened; a whole statement where the instruction stores something."""
         text = self.written
         if self._instruction.startswith("STORE_"):
-            text = linecache.getline(self.file, self.line)[slice(*(self._statement or (None,)))].strip()
+            text = linecache.getline(self.file, self.line)[slice(*(self._stored or (None, None))[:2])].strip()
         if len(text) <= _SHORT:
             return text
         call = text[: text.find("(")]

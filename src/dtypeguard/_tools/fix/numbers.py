@@ -475,6 +475,8 @@ def _targets(at: At) -> list[Node]:
     """What a line assigns to."""
     statement = at.source.statement(at.node)
     assigned: list[Node] = [one.target for one in at.source.below(statement, cst.AssignTarget)]
+    if any(isinstance(one, cst.Tuple) for one in assigned):
+        return [at.node] if isinstance(at.node, cst.Subscript) else []
     return [*assigned, *(one.target for one in at.source.below(statement, cst.AugAssign))]
 
 
