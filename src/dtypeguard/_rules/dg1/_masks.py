@@ -140,6 +140,16 @@ def votes_compared(event: Op, audit: Recorder) -> None:
             votes.suspect.find(audit)
 
 
+@on("after", WRAPS, ops=["div", "div_"])
+def votes_divided(event: Op, audit: Recorder) -> None:
+    """By how many there are: their sum is a count."""
+    if audit.state(Elections).lines and event.inputs[0].dtype is torch.bool and event.args[1] != 1:
+        for votes in _votes_behind(audit.lineage.get(event.inputs[0])):
+            if votes.times and not votes.said:
+                votes.said = True
+                votes.suspect.find(audit)
+
+
 def _votes_behind(node: Node | None) -> Iterator[Votes]:
     """The sums in bool among what numbers were added up from."""
     if node is not None:

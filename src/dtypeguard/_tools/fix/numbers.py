@@ -488,7 +488,7 @@ def _base(target: Node) -> Node:
 def wider_target(place: Place, at: At) -> Iterator[Candidate]:
     """Allocates the target in wider integers."""
     known = (place.finding.from_dtype, place.finding.to_dtype)
-    for wide in [WIDER_INTEGER[dtype] for dtype in known if dtype in WIDER_INTEGER][:1]:
-        wide = torch.int64 if "`dtype=torch.int64`" in place.finding.fix else wide  # as its help says
+    said = [torch.int64] if "`dtype=torch.int64`" in place.finding.fix else []  # by its help
+    for wide in [*said, *(WIDER_INTEGER[dtype] for dtype in known if dtype in WIDER_INTEGER)][:1]:
         for name in [] if _is_added(at) else At(at.source, at.source.statement(at.node)).names():
             yield from (At(at.source, value).cast(wide) for value in at.source.definitions(name.node)[:1])
