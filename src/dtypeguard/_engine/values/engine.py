@@ -364,7 +364,7 @@ class Values:
 
     def _left_unread(self, held: ShadowStorage) -> None:
         """A result that no operation has read: the program has it."""
-        if held.row is not None and held.error and not held.row.backward:
+        if held.row is not None and held.error and not (held.row.backward or held.is_rest):
             storage = held.ref()  # is there still, where the program has ended
             if storage is not None and held.buffer.numel() == 1:  # else it may have gaps
                 held.row.ends(all_values(storage, held.dtype), held.like)

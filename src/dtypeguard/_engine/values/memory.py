@@ -18,6 +18,7 @@ from .measure import Error, errors_of
 
 SINGLE = frozenset([torch.float32, torch.complex64])
 DOUBLE = frozenset([torch.float64, torch.complex128])  # right as they are, but for what they are computed from
+_REST = 1000.0  # an error of what should be zero
 _OF_HALF = 2.0**-12  # an error of values that half precision has, and float32 only where digits cancel
 
 
@@ -92,6 +93,11 @@ class ShadowStorage:
         """The part that a tensor shows, for an operation to write to."""
         self.errors.clear()
         return self.like(tensor)
+
+    @property
+    def is_rest(self) -> bool:
+        """Whether it is what rounding has taken, which a program keeps for its next step: it should be zero."""
+        return self.writes > 1 and self.whole > _REST
 
     def write(self, tensor: Tensor, values: Tensor) -> None:
         """Values take the place of the part that a tensor shows."""

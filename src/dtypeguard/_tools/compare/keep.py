@@ -28,6 +28,7 @@ _AHEAD = 3  # layers that are run to find the first
 _STAGES = 3  # sets beside which shares are measured again
 _MOST = 0.5  # of the error²: what the modules of a stage save at least
 _DENSE = 2.0  # times the share of parameters that several modules hold: what they save at least, to be a stage
+_DEAR = 0.1  # of the parameters: a set that holds more is worth more runs
 _LITTLE = 0.02  # of the parameters: a set that holds less is cheap enough
 _NEAR = 3.0  # times the target: an error that is expected of a set that is worth a run
 _OTHERS = 10.0  # times its own share: that of another module, from which on a layer saves what is that one's
@@ -295,27 +296,45 @@ class Search(Trials):
     def _next(self, level: float, target: float, last: bool) -> tuple[str, ...]:
         """What to try: the cheapest modules that should reach a level; if they did not, all; at last the model."""
         if not last:
-            found = self._stage.balance.cheapest(level, self._stage.names)
-            likely = [] if found is None else [self.units.closed(found)]
+            sets = [one.cheapest(level, self._stage.names) for one in (self._stage.balance, *self._uncast())]
+            likely = [self.units.closed(found) for found in sets if found is not None]
             for several in ([*likely, *self._reaching(target)], [self.units.closed(self.units.outermost())]):
                 untried = [names for names in several if names not in self._tried]
                 if untried:
                     return min(untried, key=self.units.price)
         return self.units.closed([""])
 
+    def _uncast(self) -> Iterator[Balance]:
+        """What is saved where no result is cast back: what takes it may be kept, too."""
+        savings = copy.copy(self._stage.found.savings)
+        if savings.narrow:
+            savings.narrow = 0
+            yield Balance(savings, self.units)
+
     def _shrunk(self, best: tuple[str, ...], base: float, target: float) -> tuple[str, ...]:
-        """Without those modules that runs show not to be needed, the dearest first."""
-        balance, linear = self._stage.balance, self._stage.found.linear
-        for name in sorted(best, key=lambda one: -self.units.price([one])):
-            others = self.units.closed(other for other in best if other != name)
-            if self.runs >= (CURVED if self._curved else RUNS) or self.units.share([name]) <= _LITTLE:
+        """Without those modules that runs show not to be needed, and of others the dearest part; the dearest first."""
+        linear, most = self._stage.found.linear, CURVED if self._curved else RUNS
+        if self.uncast(best) or self.units.share(best) > _DEAR:  # shares may be those of results that are cast back
+            linear, most = False, CURVED
+        done = set[str]()
+        while self.runs < most:
+            left = [name for name in best if name not in done and self.units.share([name]) > _LITTLE]
+            if not left:
                 break
-            must = not others or in_any(name, self._stages[0].names)
-            if must or others in self._tried or not self._cheaper(others, best):
+            name = max(left, key=lambda one: self.units.price([one]))
+            done.add(name)
+            if in_any(name, self._stages[0].names):
                 continue
-            likely = self._expected(base).error(balance.rest(others)) <= _NEAR * target
-            if (likely if linear else self._open(others, target)) and self._attempt(others, target) <= target:
-                best = others
+            rest = [other for other in best if other != name]
+            dear = [] if linear else sorted(self.units.direct(name), key=lambda one: self.units.price([one]))[:-1]
+            for names in (rest, [*rest, *dear])[: 1 + bool(dear)]:
+                others = self.units.closed(names)
+                if not others or others in self._tried or not self._cheaper(others, best) or self.runs >= most:
+                    continue
+                likely = self._expected(base).error(self._stage.balance.rest(others)) <= _NEAR * target
+                if (likely if linear else self._open(others, target)) and self._attempt(others, target) <= target:
+                    best = others
+                    break
         return best
 
     def _open(self, names: tuple[str, ...], target: float) -> bool:

@@ -16,6 +16,7 @@ from .units import Units, in_any, within
 Given = frozenset[int] | None  # which of the floating tensors of a batch come as they are; None for all
 
 _REPAIRS = 8  # of one run that operations refuse
+_SINGLE = 3  # results that are cast back one by one, before all are
 _BISECTED = 16  # runs
 
 
@@ -119,6 +120,17 @@ class Trials:
             self._told.append(f"with these modules in float32 the model does not run under torch.compile ({told})")
             return 0.0
 
+    def _before(self, at: str | None, refused: list[str], backs: list[str]) -> list[str]:
+        """Of the modules whose results may have to be cast back, that before the one that has refused; or all."""
+        order = list(self._found.modules)
+        rest = [name for name in refused if name not in backs]
+        before = [name for name in rest if at and order.index(name) < order.index(at) and not within(at, name)]
+        return before[-1:] if before and len(backs) < _SINGLE else rest
+
+    def uncast(self, names: tuple[str, ...]) -> bool:
+        """Whether a run has shown that results need not be cast back which other sets of modules have to cast."""
+        return not self._ran[names][0] and any(self._bits([name]) & self._found.savings.narrow for name in names)
+
     def _bits(self, names: Iterable[str]) -> int:
         return functools.reduce(operator.or_, (self._found.bits[name] for name in names), 0)
 
@@ -129,11 +141,11 @@ class Trials:
         operation refuses it beside the low dtype, the module around it casts its inputs, and all of its class; or, if
         a kept module is in it, that one casts its result.
         """
-        savings, casts_back = self._found.savings, False
-        for _ in range(_REPAIRS):
+        savings, backs = self._found.savings, list[str]()
+        for _ in range(_REPAIRS + _SINGLE + 1):
             given = self._given(names, as_given)
-            refused = tuple(name for name in names if name and self._bits([name]) & savings.narrow)
-            narrow = refused if casts_back else ()  # what takes its result may be kept, too
+            refused = [name for name in names if name and self._bits([name]) & savings.narrow]
+            narrow = tuple(name for name in refused if name in backs)  # what takes a result may be kept, too
             # Not those that one of the modules is in, or around.
             cast = tuple(one for one in self._cast if not (in_any(one, names) or any(within(n, one) for n in names)))
             self._ran[names] = narrow, cast
@@ -147,11 +159,11 @@ class Trials:
                 at = stack.refused
             finally:
                 stack.remove()
-            if as_given:
-                as_given = self._as_given = False
+            if len(narrow) < len(refused):
+                backs += self._before(at, refused, backs)
                 continue
-            if refused and not casts_back:
-                casts_back = True
+            if as_given:
+                as_given, self._as_given, backs = False, False, []
                 continue
             inner = [name for name in names if at and within(name, at)]
             if at and not inner and at not in self._cast:

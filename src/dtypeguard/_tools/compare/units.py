@@ -85,6 +85,11 @@ class Units:
             name for name in self._modules if name in chosen and not any(inside(name, other) for other in chosen)
         )
 
+    def direct(self, name: str) -> list[str]:
+        """The modules in one, but for those in others of them."""
+        inner = self.parts.get(name, [])
+        return [one for one in inner if not any(within(one, other) for other in inner if other != one)]
+
     def outermost(self) -> list[str]:
         """Those that are in no other but the model itself."""
         return [name for name in self.names if name and not any(self.holders[name])]
