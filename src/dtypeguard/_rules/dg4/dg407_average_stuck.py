@@ -65,7 +65,10 @@ RULE = Rule(
         "spacing of bfloat16 (1/256) and float16 (1/1024) around most weights, so it stays at its first "
         "value for ever."
     ),
-    unsafe=("widen_origins",),
+    unsafe=(
+        "widen_rounding",
+        "widen_origins",
+    ),
     explains=("DG903", "DG107"),
     converts=False,
     sampled=True,
