@@ -1341,6 +1341,10 @@ WRONG = {
         lambda: compare(LINEAR, [X, torch.ones(4, 9)], dtype=BF16), CompareError,
         "Sequential does not run on batch[1] as it is, before any conversion: RuntimeError: mat1 and mat2 shapes",
     ),
+    "a format as a dtype": (
+        lambda: compare(LINEAR, X, dtype="fp8"), ValueError,  # type: ignore[arg-type]
+        "compare: dtype='fp8' is a format, to which operands are rounded: write format='fp8'",
+    ),
     "more arguments in the second": (
         lambda: compare(LINEAR, [X, (X, X)], dtype=BF16), TypeError,
         "compare: Sequential.forward(input) does not take batch[1]: too many positional arguments; a tuple is read as",

@@ -18,6 +18,7 @@ from ..._engine.watch.unrecorded import unrecorded
 from ..audit.audit import audit
 from ..calls import check_call
 from ..formats.emulation import emulated
+from ..formats.table import FORMATS
 from .batches import Batch, batches_of
 from .by_format import FormatComparison, in_formats
 from .formatted import Formatted, formatted
@@ -190,7 +191,13 @@ def _subject(
 
 
 def _as_dtype(option: str, value: Any, legal: Collection[torch.dtype]) -> torch.dtype:
-    low = dtype_of(value, option, legal=legal)
+    try:
+        low = dtype_of(value, option, legal=legal)
+    except ValueError:
+        if value not in FORMATS:
+            raise
+        told = f"compare: {option}={value!r} is a format, to which operands are rounded: write format={value!r}"
+        raise ValueError(told) from None
     if low not in legal:
         *most, last = sorted(map(name_of, legal))
         weights = ", or format='int8' for weights in 8 bits" if low is torch.int8 else ""
