@@ -1,13 +1,15 @@
 """DG507 updates-rounded."""
 
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..._core.base.dtypes import HALF
 from ..._core.base.modules import inside, tensors_below
-from .._kit import Conversion, Recorder, Rule, Severity, Site, listed, name_of, on, size_of
+from .._kit import Conversion, Recorder, Rule, Severity, listed, name_of, on, size_of
 
 RULE = Rule(
     "DG507",
@@ -34,13 +36,12 @@ class Trip:
     """What has become of one parameter."""
 
     was: torch.dtype
-    site: Site
     version: int = 0  # when it was converted back
 
 
 @dataclass
 class Trips:
-    of: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
+    of: MutableMapping[Tensor, Trip] = field(default_factory=WeakIdKeyDictionary)
 
 
 @on("converted", RULE)
@@ -50,12 +51,12 @@ def converted(event: Conversion, audit: Recorder) -> None:
         was = event.before.get((path, name))
         if kind != "parameter" or was is None or was is tensor.dtype:
             continue
-        trip: Trip | None = trips.get(tensor)
+        trip = trips.get(tensor)
         if tensor.dtype not in HALF:
             if trip is not None:
                 trip.version = tensor._version
         elif trip is None or trip.was is not was:
-            trips[tensor] = Trip(was, event.site)
+            trips[tensor] = Trip(was)
         elif tensor._version > trip.version:
             rounded.append((inside(path, name), tensor, was))
     if rounded:
