@@ -259,6 +259,16 @@ def tied_weights():
     net(torch.tensor([[1, 2]])).float().sum().backward()
 
 
+def a_reference_in_float64():
+    def run(dtype):
+        state, sign = torch.ones(8, dtype=dtype), torch.where(torch.arange(8) % 2 == 0, 1.0, -1.0)
+        for _ in range(3):
+            state = state * sign + state.roll(1)
+        return state
+
+    assert (run(torch.float32) - run(torch.float64)).abs().max().item() < 1e-6
+
+
 def made_on_meta():
     with torch.device("meta"):
         net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
@@ -357,6 +367,7 @@ HEALTHY = {  # and what is no fault in them
     a_model_for_inference_in_half: {"DG501"},
     a_move_to_a_device: set(),
     tied_weights: set(),
+    a_reference_in_float64: {"DG101"},
     made_on_meta: set(),
     an_inv_freq_that_stays_float32: set(),
     a_buffer_that_comes_and_goes: set(),

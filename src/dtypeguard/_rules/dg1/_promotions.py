@@ -20,7 +20,7 @@ from ..._engine.watch.models import dtype_of
 from .._kit import Node, Op, Recorder, Rule, Severity, Site, human, name_of, on, readable, size_of
 
 _SCALER = GradScaler.scale.__code__.co_filename  # what it does with a half loss is told by DG306
-_ASKED = re.compile(r"\.double\(|\b(float64|complex128)\b|dtype=\w+[,)]")  # code that says what it wants
+_ASKED = re.compile(r"\.double\(|\b(float64|complex128)\b|dtype=[a-z]\w*[,)]")  # code that says what it wants
 MADE = "cast one side where it is made: "
 
 

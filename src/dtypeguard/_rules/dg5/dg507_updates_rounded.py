@@ -26,6 +26,7 @@ RULE = Rule(
         "validation that converts the model, or its moving average, and converts it back after it, rounds all that was "
         "learned since the last one. An average that moves by less than half of the spacing stands still."
     ),
+    unsafe=("convert_copy",),
     converts=False,
     sources=("https://github.com/ultralytics/ultralytics/issues/24731",),
 )
@@ -36,7 +37,7 @@ class Trip:
     """What has become of one parameter."""
 
     was: torch.dtype
-    version: int = 0  # when it was converted back
+    back: int | None = None  # its version, when it was converted back
 
 
 @dataclass
@@ -54,10 +55,11 @@ def converted(event: Conversion, audit: Recorder) -> None:
         trip = trips.get(tensor)
         if tensor.dtype not in HALF:
             if trip is not None:
-                trip.version = tensor._version
+                trip.back = tensor._version
         elif trip is None or trip.was is not was:
             trips[tensor] = Trip(was)
-        elif tensor._version > trip.version:
+        elif trip.back is not None and tensor._version > trip.back:
+            trip.back = None  # a parameter has several names where weights are tied
             rounded.append((inside(path, name), tensor, was))
     if rounded:
         names, (_, first, was) = [name for name, _, _ in rounded], rounded[0]

@@ -26,7 +26,7 @@ RULE = Rule(
         "A run that kept its moments in float32 beside half parameters goes on with others than it had; in float16 "
         "small second moments become 0."
     ),
-    unsafe=("float32_parameters",),
+    unsafe=("float32_parameters", "state_as_it_is"),
     sources=(
         "https://github.com/pytorch/pytorch/issues/43706",
         "https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.load_state_dict.html",

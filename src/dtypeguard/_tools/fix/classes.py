@@ -115,6 +115,30 @@ def assign_on_load(place: Place, at: At) -> Iterator[Candidate]:
 
 
 @move
+def state_as_it_is(place: Place, at: At) -> Iterator[Candidate]:
+    """Keeps the optimizer's state as it is."""
+    source, given = at.source, [arg.value for arg in at.node.args] if isinstance(at.node, cst.Call) else []
+    for value in [*given, *(one for arg in given for one in source.definitions(arg))]:
+        inner = [call for call in source.below(value, cst.Call) if source.called(call) == "state_dict"]
+        if len(inner) == 1 and inner[0] is not value:
+            yield [source.replace(value, source.code(inner[0]))]
+
+
+@move
+def convert_copy(place: Place, at: At) -> Iterator[Candidate]:
+    """Converts a copy of the model."""
+    source, node = at.source, at.node
+    model, imports = source.on(node), list(source.of(cst.Import))
+    if not isinstance(model, cst.Name) or model.value not in source.parameters(node):
+        return  # others would get the copy
+    if imports and isinstance(source.parents[node], cst.Expr):
+        name, first = model.value, source.statement(imports[0])
+        made = [source.replace(node, f"{name} = copy.deepcopy({name}){source.code(node).removeprefix(name)}")]
+        known = any(source.code(one).split()[1:] == ["copy"] for one in imports)
+        yield made if known else [source.before_line(first, "import copy"), *made]
+
+
+@move
 def same_device(place: Place, at: At) -> Iterator[Candidate]:
     """Moves one operand to the others' device."""
     source, node = at.source, at.node

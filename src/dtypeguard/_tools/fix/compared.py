@@ -6,6 +6,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
+
+from ..._core.base.dtypes import HALF
+from ..._engine.watch.rule import Finding
+from ..._engine.watch.spots import Spot
 from ..._show.report.causes import Cause, causes_of
 from .left import Sample
 from .program import Line, Run, State, Tried
@@ -16,6 +21,7 @@ _NUMBER = re.compile(
 _KIND = r"(?:torch\.)?(?:b?float(?:16|32|64)|int(?:8|16|32|64)|uint8|bool|complex(?:64|128))\b"
 _DTYPE = re.compile(rf"(, dtype={_KIND})|\b{_KIND}")
 _SEVERAL = re.compile(r"(?P<quote>'?)0(?P=quote)(?:,(?P=quote)0(?P=quote))+")
+_MAKES = re.compile(r"\b(tensor|as_tensor|from_numpy|arange|linspace)\(")
 _BEFORE_IT_ENDS = 3  # lines that a program may print of the exception that ends it
 _WHOLE = 2048  # from which on float16 lacks whole numbers: there each one counts
 _SPOILT = 0.02  # an error of values from which on an edit for it has to make it smaller
@@ -184,3 +190,13 @@ class ErrorChange:
     @property
     def _both(self) -> tuple[Errors, Errors]:
         return self.before, self.after
+
+
+def widens(finding: Finding) -> bool:
+    """Whether it is about a cast from half precision, which loses nothing."""
+    return finding.from_dtype in HALF and finding.to_dtype in (torch.float32, torch.float64)
+
+
+def rounded_when_made(cause: Cause) -> list[Spot]:
+    """Where float32 rounded numbers of Python's or NumPy's, if digits were lost there."""
+    return [spot for spot in cause.first.spots[1:2] if _MAKES.search(spot.source) and "float32" in spot.label]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import libcst as cst
 import torch
 
-from ..._core.base.dtypes import FLOATING, HALF
+from ..._core.base.dtypes import FLOATING
 from ..._core.base.frames import installed
 from ..._engine.watch.rule import RULES, Finding, Severity
 from ..._show.report.causes import Cause, causes_of, loses, settles
@@ -27,8 +27,10 @@ from .compared import (
     errors_of,
     near,
     removed_beside,
+    rounded_when_made,
     skeletons_agree,
     still_found,
+    widens,
 )
 from .finish import MORE, WAYS, Edited, Way, same_results
 from .program import Key, Run, State, Tried, key_of
@@ -318,7 +320,7 @@ class Search:
                     continue
                 if exact and not self._numbers_agree(base, tried.run, 0.0 if as_it_is else _NEARLY):
                     refuse(reasons.COPIES)
-                    if as_it_is and not new and (removed_beside(cause, old, tried) or _widens(cause.first)):
+                    if as_it_is and not new and (removed_beside(cause, old, tried) or widens(cause.first)):
                         return  # it is wanted, though not safe
                     continue
                 if new:
@@ -461,7 +463,8 @@ class Search:
             return reasons.MERGES
         # Digits that cancel are lost in what is added up, and nobody sees it in float64.
         before, after = (one.lines(one.run.promoted(torch.float32, torch.float64)) for one in (old, new))
-        if cause.rule in ("DG902", "DG904") and after - before:
+        exact = any(self._wrote(spot.file, spot.line, old.state, new.state) for spot in rounded_when_made(cause))
+        if cause.rule in ("DG902", "DG904") and after - before and not exact:
             return reasons.HIDES
         # What stood before a cause's first edit is no edit's doing, also where one before this had ended the program.
         known = self._standing | old.keys
@@ -475,11 +478,6 @@ class Search:
         if not run.error and not run.stopped and run.status not in (0, base.status):
             return reasons.ends(run)
         return brought if self._output_agrees(cause, base, run) else reasons.prints(*self._without_noise(base, run))
-
-
-def _widens(finding: Finding) -> bool:
-    """Whether it is about a cast from half precision, which loses nothing."""
-    return finding.from_dtype in HALF and finding.to_dtype in (torch.float32, torch.float64)
 
 
 def _comes_of(cause: Cause, root: Cause) -> bool:
