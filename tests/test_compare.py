@@ -286,7 +286,7 @@ def test_what_is_kept_reaches_the_error(share):
     result = compare(model, x, dtype=BF16)
     kept = result.keep(error=share * result.error)
     assert kept.error <= share * result.error
-    assert 1 <= kept.runs <= 5
+    assert 1 <= kept.runs <= 16
     assert measured(kept, model, x) == pytest.approx(kept.error, rel=0.2)
     assert f"(verified by {kept.runs} run" in " ".join(str(result).split())
 

@@ -180,7 +180,8 @@ class Comparison(Drawn):
 
         The shares tell where to look, and the model is run with these modules in float32, at most 5 times; it gets the
         batch in the dtype in which it was passed. Where the error is not linear, what was run tells where to look, and
-        it takes at most 16 runs. The returned choice was verified by a run.
+        it takes at most 16 runs, and so it does where a tenth of the parameters would be kept, or more: what is not
+        needed of them is left out. The returned choice was verified by a run.
 
         Args:
             error: the largest that is wanted, relative to the outputs' norm: 0.01 is one percent, as is "1%".
