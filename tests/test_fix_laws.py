@@ -299,6 +299,16 @@ print(model(torch.randn(1, 1500, 16, dtype=torch.bfloat16)).dtype)
 
 # The program, and what no edit writes in it.
 NEVER = {
+    "one edit where a second one is not needed": (
+        "class Norm(nn.Module):\n    def forward(self, x):\n        size = x.pow(2).sum(-1, keepdim=True).sqrt()\n"
+        "        return x / (size / x.shape[-1] ** 0.5)\n\n\n"
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.up, self.norm, self.head = nn.Linear(16, 64), Norm(), nn.Linear(64, 4)\n\n"
+        "    def forward(self, x):\n        return self.head(self.norm(self.up(x) * 60))\n\n\n"
+        "torch.manual_seed(0)\nmodel = Net().half()\n"
+        "print(model(torch.randn(32, 16).half() * 4).float().std().item() > 0)",
+        "head.weight.dtype",
+    ),
     "floats are not divided in integers": (
         "low = (torch.rand(100, 50) + 1).half()\nhigh = low + 2**-10\nprint((high / low).argmax(-1).shape)",
         "//",

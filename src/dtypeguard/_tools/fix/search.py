@@ -15,7 +15,7 @@ import torch
 from ..._core.base.dtypes import FLOATING
 from ..._core.base.frames import installed
 from ..._engine.watch.rule import RULES, Finding, Severity
-from ..._show.report.causes import Cause, causes_of, loses, settles
+from ..._show.report.causes import Cause, causes_of, loses
 from . import blocks, classes, moves, numbers, reasons, training
 from .casts import Source
 from .code import MOVES, Place
@@ -33,6 +33,7 @@ from .compared import (
     widens,
 )
 from .finish import MORE, WAYS, Edited, Way, same_results
+from .order import comes_of, rank
 from .program import Key, Run, State, Tried, key_of
 from .reasons import Refusal
 from .screen import KEPT, Runner, Screen
@@ -48,10 +49,6 @@ _RUNS_AT_FIRST = 12  # where an exception ends the program: its cause may be ano
 _EXACT = frozenset(["DG103", "DG905"])
 _NEARLY = 0.02
 _AGAINST = frozenset([("narrow_at_birth", "cast_to_wide"), ("cast_to_narrow", "cast_to_wide")])  # one of them is enough
-_LATER = {"DG103": -1, "DG108": 1, "DG105": 1, "DG102": 2, "DG110": 3, "DG201": 3, "DG203": 3, "DG205": 3}
-
-# Where one of these is found, others may be what comes of it, and are mended there.
-_ROOTS = frozenset(["DG102", "DG501", "DG503", "DG504", "DG602"])
 
 
 @dataclass(frozen=True)
@@ -177,7 +174,7 @@ class Search:
             roots = [c for c in causes if not (whole and self._key(c) in self._given_up)]
             pending = [
                 cause for cause in causes
-                if self._key(cause) not in self._given_up and not any(_comes_of(cause, root) for root in roots)
+                if self._key(cause) not in self._given_up and not any(comes_of(cause, root) for root in roots)
             ]  # fmt: skip
             now = time.monotonic()
             if now > self._ends:
@@ -189,7 +186,7 @@ class Search:
                 self._given_up -= again  # what stood against an edit may be mended by now
                 proofs = {}
                 continue
-            first = min(pending, key=_rank)
+            first = min(pending, key=rank)
             self._pauses = now + (self._ends - now) / 2  # a hard one leaves time for the others
             ended = self.last.error
             if self._mend_cause(first, kinds):
@@ -270,6 +267,7 @@ class Search:
     def _better(self, way: Way, cause: Cause, new: Tried) -> Iterator[Tried]:
         nearly = 0.0 if cause.rule in _EXACT else _NEARLY
         first = self.now.state.texts
+        before = self.now if new.run.error else new  # with which that may go
         for file in [file for file, text in new.state.texts.items() if text != first.get(file)]:
             tried = list(way(self._edited(file, new)))[:_TRIES_MORE]
             for changes in filter(None, tried if not self._is_over else ()):
@@ -277,9 +275,9 @@ class Search:
                     better = self._with(new.state.edited(changes, self._read))
                     if (
                         not self._writes_to_copy(file, new.state, better.state)
-                        and set(map(better.key, better.run.findings)) <= set(map(new.key, new.run.findings))
+                        and set(map(better.key, better.run.findings)) <= set(map(before.key, before.run.findings))
                         and self._judge(cause, self.now, better) == []
-                        and (way in MORE or self._numbers_agree(new.run, better.run, nearly))
+                        and (way in MORE or new.run.error or self._numbers_agree(new.run, better.run, nearly))
                         and len(list(way(self._edited(file, better)))) < len(tried)
                     ):
                         yield better
@@ -345,6 +343,9 @@ class Search:
                 if behind and not any(self._touches(c, old.state, tried.state) for c in new):
                     yield (name,), tried
             for tried, new in later[:3]:
+                if depth == _DEPTH and cause.rule not in _EXACT:  # what came may come of the dtype that is returned
+                    back = self._better(same_results, cause, tried)
+                    yield from (((name, "same_results"), one) for one in back if self._repairs(cause, old, one))
                 solved = self._solve(new, tried, kinds, depth - 1)
                 found = next((one for one in solved if not any((name, other) in _AGAINST for other in one[0])), None)
                 if found is not None and self._repairs(cause, old, found[1]):
@@ -478,21 +479,3 @@ class Search:
         if not run.error and not run.stopped and run.status not in (0, base.status):
             return reasons.ends(run)
         return brought if self._output_agrees(cause, base, run) else reasons.prints(*self._without_noise(base, run))
-
-
-def _comes_of(cause: Cause, root: Cause) -> bool:
-    """Whether one finding names the line of the other."""
-    if root.rule not in _ROOTS:
-        return settles(root, cause)
-    if root.rule == "DG602" and cause.rule in ("DG101", "DG102"):
-        return True
-    if _rank(cause) <= _rank(root):
-        return False
-    places = [(finding.site or "").partition(", in ")[0] for finding in (cause.first, root.first)]
-    born = " ".join(cause.first.origin) + cause.first.message
-    return f"{places[0]}," in root.first.message + "," or f"{places[1]}," in born
-
-
-def _rank(cause: Cause) -> tuple[bool, int]:
-    """Causes before what comes of them: values of a wrong dtype, then what they do, then what is refused for it."""
-    return bool(RULES[cause.rule].follows), _LATER.get(cause.rule, 1 if cause.rule.startswith("DG9") else 0)
