@@ -83,7 +83,6 @@ def test_a_refusal_names_the_line_the_operand_and_where_its_dtype_was_born():
         f"tests/test_dryrun.py:{line + 2}, in forward: `self.last(scaled)` was refused: mat1 and mat2 must have the "
         "same dtype, but got Float and Half; `operand 1` = f32[2,16] on cpu (torch.ones(x.shape[-1]) at "
         f"tests/test_dryrun.py:{line + 1}, in forward: float32)",
-        f"  torch.ones(x.shape[-1]) at tests/test_dryrun.py:{line + 1}, in forward: float32",
         f"  self.norm(self.first(x)) * torch.ones(x.shape[-1]) at tests/test_dryrun.py:{line + 1}, in forward: float32",
     ]
     assert cell.finding.rule == "DG110"
@@ -466,6 +465,24 @@ def test_assert_runs():
         table.assert_runs("bfloat16")
     with pytest.raises(AssertionError, match=r"(?s)repaired.*cast +`x` of Net.forward from float16 to float32"):
         table.assert_runs(F32, F16)
+
+
+class Placed(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 4)
+        self.places = torch.arange(4.0)
+
+    def forward(self, x):
+        return super().forward(x + self.places)
+
+
+def test_a_tensor_that_is_no_buffer_is_named_with_what_mends_it():
+    table = dryrun(nn.Sequential(Placed()), torch.rand(2, 4), dtype="bf16", region=None, device="cpu")
+    with pytest.raises(AssertionError) as info:
+        table.assert_runs("bf16")
+    text = str(info.value)
+    assert "`operand 1` = f32[2,4] on cpu (attribute `0.places`, no buffer: float32)" in text
+    assert '\n  help       make `places` a buffer, which `.to()` reaches: `self.register_buffer("places", ...)`' in text
 
 
 def test_the_table_as_data(tmp_path):

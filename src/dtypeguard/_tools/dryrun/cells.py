@@ -1,6 +1,7 @@
 """One cell of a dry run: the twin is called bare and, if that is refused, with a guard around it."""
 
 import dataclasses
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -27,9 +28,13 @@ from ..calls import Inputs, autocast, converted, flat, under
 from .ghosts import Ghosts, unread
 from .mode import Imagining, birth
 from .paths import Decisions, Unknown, paths, raised_by_python
-from .twin import Original, inputs_of
+from .twin import Original, attributes_of, inputs_of
 
 Dtypes = tuple[torch.dtype, ...]
+
+# A tensor that `.to()` does not reach: how a refusal names it, by its path, and what mends it, by its name.
+_ATTRIBUTE = "attribute `%s`, no buffer"
+_REGISTER = 'make `{0}` a buffer, which `.to()` reaches: `self.register_buffer("{0}", ...)`'
 
 Status = Literal["runs", "repaired", "refused", "unknown"]
 
@@ -158,9 +163,10 @@ class Runner:
                 model = guard(model, mode=mode, verify="never")
             try:
                 with under(mode), Audit(recorder, [model]), autocast(region):
-                    for leaf in inputs.tensors():
-                        born = Node(f"argument `{leaf.path}`", here(), leaf.tensor.dtype, named=True)
-                        recorder.lineage.set(leaf.tensor, born)  # as the lines of a refusal name it
+                    named = [(f"argument `{leaf.path}`", leaf.tensor) for leaf in inputs.tensors()]
+                    for name, tensor in (*named, *((_ATTRIBUTE % path, one) for path, one in attributes_of(model))):
+                        born = Node(name, here(), tensor.dtype, named=True)
+                        recorder.lineage.set(tensor, born)  # as the lines of a refusal name it
                     result = model(*inputs.args, **inputs.kwargs)
             except Exception as error:
                 outcome.error = error
@@ -194,13 +200,15 @@ def _refusal(recorder: Recorder) -> Finding | None:
     if not found:
         return None
     place = found[0].site if found[0].line else f"in {found[0].module_path}"  # no line of the user's runs
-    return dataclasses.replace(found[0], site=place)
+    stays = re.match(_ATTRIBUTE % r"(?:.*\.)?(.+?)", found[0].origin[0]) if found[0].origin else None
+    fix = _REGISTER.format(*stays.groups()) if stays else found[0].fix
+    return dataclasses.replace(found[0], site=place, fix=fix)
 
 
 def _error_text(error: Exception, finding: Finding | None) -> str:
     """The exception with its line; with the operands and the lines of their dtypes, where that is known."""
     if finding is not None:
-        lines = finding.origin if len(finding.origin) > 1 else ()  # one alone is in the message
+        lines = [line for line in finding.origin if f"({line})" not in finding.message]
         return "\n".join([f"{finding.site}: {finding.message}", *(f"  {line}" for line in lines)])
     site, _, _ = raised_at(error.__traceback__)
     return f"{site}: {type(error).__name__}: {error}".partition("\n")[0]

@@ -87,9 +87,12 @@ class DryrunTable(Drawn):
         floating = any(cell.inputs is not None for cell in self.cells)
         cell = self[parameters, (parameters if inputs is None else inputs) if floating else None, region]
         if cell.status != "runs":
-            rows = {"cell": f"{cell.title}, on {self.device}", "cast": "; ".join(cell.repairs)}
-            title = f"{self.module} does not run ({cell.status}): {_PACKAGES.sub('', cell.error or '')}"
-            raise AssertionError(render(title, ((key, text) for key, text in rows.items() if text)))
+            error, *born = _PACKAGES.sub("", cell.error or "").split("\n")
+            fix = cell.finding.fix if cell.finding is not None else ""
+            chain = f"\n{'':13}".join(map(str.strip, born))
+            rows = {"cell": f"{cell.title}, on {self.device}", "through": chain, "cast": "; ".join(cell.repairs)}
+            title = f"{self.module} does not run ({cell.status}): {error}"
+            raise AssertionError(render(title, ((key, text) for key, text in {**rows, "help": fix}.items() if text)))
 
     def _data(self) -> dict[str, Any]:
         return {"module": self.module, "device": self.device, "cells": self.cells}

@@ -72,6 +72,14 @@ def _all_tensors(root: nn.Module) -> Iterator[Tensor]:
             yield from (value for value in table.values() if isinstance(value, Tensor))
 
 
+def attributes_of(root: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Tensors that are plain attributes, which `.to()` does not reach, with their paths."""
+    for path, module in root.named_modules():
+        yield from (
+            (f"{path}.{name}".lstrip("."), value) for name, value in vars(module).items() if isinstance(value, Tensor)
+        )
+
+
 def inputs_of(given: Inputs, dtype: torch.dtype | None, ghosts: Ghosts, device: torch.device) -> Inputs:
     """The example in a dtype: its values where they are few and there, else ghosts."""
 
