@@ -456,7 +456,7 @@ def test_a_module_is_not_kept_whole_where_a_part_of_it_does(low):
     kept = result.keep(result.error * 0.3)
     assert not {"", "0"} & {*kept.names}
     assert kept.error <= result.error * 0.3
-    assert kept.runs <= 5
+    assert kept.runs <= 8
 
 
 class Stream(nn.Module):

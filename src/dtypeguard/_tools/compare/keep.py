@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ _AHEAD = 3  # layers that are run to find the first
 _STAGES = 3  # sets beside which shares are measured again
 _MOST = 0.5  # of the error²: what the modules of a stage save at least
 _DENSE = 2.0  # times the share of parameters that several modules hold: what they save at least, to be a stage
-_DEAR = 0.1  # of the parameters: a set that holds more is worth more runs
+_DEAR = 0.05  # of the parameters: a set that holds more is worth more runs
 _LITTLE = 0.02  # of the parameters: a set that holds less is cheap enough
 _NEAR = 3.0  # times the target: an error that is expected of a set that is worth a run
 _OTHERS = 10.0  # times its own share: that of another module, from which on a layer saves what is that one's
@@ -312,30 +313,42 @@ class Search(Trials):
             yield Balance(savings, self.units)
 
     def _shrunk(self, best: tuple[str, ...], base: float, target: float) -> tuple[str, ...]:
-        """Without those modules that runs show not to be needed, and of others the dearest part; the dearest first."""
+        """Without those modules that runs show not to be needed, the dearest first; of others without such parts."""
         linear, most = self._stage.found.linear, CURVED if self._curved else RUNS
         if self.uncast(best) or self.units.share(best) > _DEAR:  # shares may be those of results that are cast back
             linear, most = False, CURVED
-        done = set[str]()
+        tried, pieces = set[str](), [*best]
+
+        def reaches(names: Iterable[str]) -> bool:
+            others = self.units.closed(names)
+            if not others or others in self._tried or not self._cheaper(others, best) or self.runs >= most:
+                return False
+            likely = self._expected(base).error(self._stage.balance.rest(others)) <= _NEAR * target
+            return (likely if linear else self._open(others, target)) and self._attempt(others, target) <= target
+
         while self.runs < most:
-            left = [name for name in best if name not in done and self.units.share([name]) > _LITTLE]
-            if not left:
+            left = [name for name in pieces if name not in tried and self.units.share([name]) > _LITTLE]
+            left = [name for name in left if not in_any(name, self._stages[0].names)]
+            if not left and (linear or pieces == (parts := self._parts(pieces))):
                 break
-            name = max(left, key=lambda one: self.units.price([one]))
-            done.add(name)
-            if in_any(name, self._stages[0].names):
+            if not left:
+                pieces = parts  # none of them can go, a part may
                 continue
-            rest = [other for other in best if other != name]
+            name = max(left, key=lambda one: self.units.price([one]))
+            tried.add(name)
+            rest = [other for other in pieces if other != name]
             dear = [] if linear else sorted(self.units.direct(name), key=lambda one: self.units.price([one]))[:-1]
             for names in (rest, [*rest, *dear])[: 1 + bool(dear)]:
-                others = self.units.closed(names)
-                if not others or others in self._tried or not self._cheaper(others, best) or self.runs >= most:
-                    continue
-                likely = self._expected(base).error(self._stage.balance.rest(others)) <= _NEAR * target
-                if (likely if linear else self._open(others, target)) and self._attempt(others, target) <= target:
-                    best = others
+                if reaches(names):
+                    best, pieces = self.units.closed(names), names
                     break
         return best
+
+    def _parts(self, names: list[str]) -> list[str]:
+        """Modules, and of those that hold nothing but others these."""
+        parts = [(name, self.units.direct(name)) for name in names]
+        wholes = [inner if inner and not self._cheaper(tuple(inner), (name,)) else [name] for name, inner in parts]
+        return [*itertools.chain(*wholes)]
 
     def _open(self, names: tuple[str, ...], target: float) -> bool:
         """Whether no run with more modules has missed the error."""
