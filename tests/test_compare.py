@@ -428,6 +428,19 @@ def test_kept_modules_have_the_dtype_that_was_compared(wide):
             "keep in float32: layers.{0-2}.mlp, head -> 0.2 % (verified by 3 runs; 25 % of\n    the parameters)",
         ),
         (
+            Kept(
+                tuple(
+                    f"stages.{stage}.blocks.{block}" for stage in range(4) for block in range(4 if stage == 2 else 2)
+                ),
+                0.002,
+                3,
+                BF16,
+                parameters=0.25,
+            ),
+            "keep in float32: stages.{0-1,3}.blocks.{0-1}, stages.2.blocks.{0-3} -> 0.2 %\n    (verified by 3 runs; 25 "
+            "% of the parameters)",
+        ),
+        (
             Kept(("",), 1e-6, 2, F16, parameters=1.0, curve=((0.5, 0.1),), notes=("a note",)),
             "keep in float32: the whole model, as no part of it that was tried is enough ->\n    0.0001 % (verified by "
             "2 runs; 100 % of the parameters)\nnote: a note",

@@ -101,11 +101,21 @@ def _braced(names: list[str]) -> list[str]:
     columns = [sorted(set(column), key=lambda part: (len(part), part)) for column in parts]
     if math.prod(map(len, columns)) == len(set(names)):
         return [".".join(c[0] if len(c) == 1 else f"{{{_ranges(list(map(int, c)))}}}" for c in columns)]
-    last = max(at for at, column in enumerate(columns) if len(column) > 1)
-    apart: dict[str, list[str]] = {}
-    for name in names:
-        apart.setdefault(name.split(".")[last], []).append(name)
-    return [row for group in apart.values() for row in _braced(group)]
+    ways = (_alike(names, at) for at, column in enumerate(columns) if len(column) > 1)
+    return [row for group in min((way for way in ways if len(way) > 1), key=len) for row in _braced(group)]
+
+
+def _alike(names: list[str], at: int) -> list[list[str]]:
+    """Names, those together whose numbers in one place stand with the same others."""
+    numbers = {name: name.split(".").pop(at) for name in names}
+    beside: dict[str, set[tuple[str, ...]]] = {}
+    for name, number in numbers.items():
+        parts = name.split(".")
+        beside.setdefault(number, set()).add((*parts[:at], *parts[at + 1 :]))
+    groups: dict[frozenset[tuple[str, ...]], list[str]] = {}
+    for name, number in numbers.items():
+        groups.setdefault(frozenset(beside[number]), []).append(name)
+    return list(groups.values())
 
 
 def _ranges(numbers: list[int]) -> str:
