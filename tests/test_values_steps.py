@@ -162,6 +162,23 @@ def test_what_builds_up_over_steps(grow, dtype):
     assert [rule for rule, _ in found if rule == "DG903"] == (["DG903"] if dtype is BF16 else [])
 
 
+def test_what_each_step_computes_anew_is_no_total():
+    torch.manual_seed(0)
+    model = nn.Linear(8, 1).bfloat16()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    batches = [torch.randn(8, 8).bfloat16() for _ in range(16)]  # the steps that are looked at see one of them
+    batches = [(x, model(x).detach().float() + 0.01) for x in batches]
+    with dtypeguard.audit(values=True, every="2^k") as report:
+        for step in range(64):
+            x, y = batches[(step + 1) % 16]
+            loss = nn.functional.mse_loss(model(x).float(), y) / 1
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            loss.item()
+    assert not [finding for finding in report.findings if finding.rule == "DG903"]
+
+
 def test_nan_of_an_earlier_step_is_told_where_it_was_born():
     step, x = training(), torch.ones(4)
     with dtypeguard.audit(values=True, every="2^k") as report:

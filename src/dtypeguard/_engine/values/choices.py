@@ -21,6 +21,8 @@ _SPREAD = 0.01
 _MASKED = -1e4  # a score that is less was masked: which of these is chosen does not matter
 _BETWEEN = frozenset(["bucketize", "searchsorted"])  # which look for a place between others
 _MOVED = 0.1  # of the values that are looked for: those beside another place, if that is no mere resolution
+_FINE = 0.2  # of the whole numbers: those that are others, if that is no mere resolution
+_FINEST = 2.0**19  # from there float32 has hardly fractions
 _FAR = 0.05  # of an axis, for a value that is sorted
 _CLOSE = 0.01  # to a whole number
 _SOUND = 2.0**-12  # of the largest value
@@ -139,9 +141,10 @@ class Choices:
             elif row.name not in _BETWEEN or int(differ.sum()) <= _MOVED * differ.numel():
                 # A quantizer rounds: one unit is its resolution, and sound that was computed has no more than 12 bits.
                 unit = max(1.0, _SOUND * float(size.max())) if out.dtype.itemsize <= 2 and size.numel() else 1.0
-                differ = (out.double() - other.double()).abs() > unit
+                far = (out.double() - other.double()).abs() > unit
                 if row.dtype is torch.float64:  # fixed point, of data that were rounded before
                     return
+                differ = differ if _is_grid(row, out, size, int(differ.sum()) / differ.numel()) else far
         if out.dtype is torch.bool:
             row.sides = tuple(map(sum, zip(row.sides, (int(other.sum()), int((~other).sum())), strict=True)))
         _enter(row, differ, out, other, out.numel())
@@ -294,6 +297,15 @@ class Choices:
         if not isinstance(value, Tensor):
             return torch.tensor(value, dtype=dtype)
         return self._memory.read(value, dtype) if value.dtype in self._memory.wider else value.to(dtype)
+
+
+def _is_grid(row: Row, out: Tensor, size: Tensor, share: float) -> bool:
+    """Whether whole numbers, of which a share are others, are places in a grid that is as fine as their dtype."""
+    largest = float(size.max())
+    if row.dtype is torch.float32 and largest > _FINEST:
+        row.wrong = (round(share * out.numel()), out.numel()) if share > _BESIDE else row.wrong
+        return share > _BESIDE
+    return out.dtype is torch.int64 and share > _FINE and (row.dtype is torch.float32 or largest > 1 / row.half_ulp)
 
 
 def may_be_beside(op: Operator, args: Any) -> bool:

@@ -361,7 +361,8 @@ class Shadow:
         others = max((one.error for one in incoming if one is not total), default=0.0)
         if total is None and self.totals and row in self.totals and writing is None:
             same = (one for one in args if isinstance(one, Tensor) and one.shape == tensor.shape)
-            values = next((one for one in same if one.dtype is tensor.dtype), None)  # as the last step left it
+            left = (one for one in same if one.dtype is tensor.dtype and self.memory.get(one) is None)
+            values = next(left, None)  # as the last step left it
             if values is None:
                 return
             old = values.to(shadow.dtype)
