@@ -102,6 +102,7 @@ FLOATING: frozenset[torch.dtype] = frozenset(d for d, i in TABLE.items() if i.ki
 # The dtypes that torch.autocast itself converts between; float64 is not among them.
 # https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference
 AUTOCAST: frozenset[torch.dtype] = frozenset({torch.float16, torch.bfloat16, torch.float32})
+PIXELS = ", divided by 255 if these are pixels"  # of uint8 that becomes floats: a cast alone gives values up to 255
 HALF: frozenset[torch.dtype] = frozenset({torch.float16, torch.bfloat16})
 # The dtype in which a shadow computes what the program computes in this one.
 WIDER: dict[torch.dtype, torch.dtype] = {

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..base.codes import AXIS, Mistake
 from ..base.config import Mode
-from ..base.dtypes import BY_NAME, TABLE, Casting, Kind, lowest_rung, may_cast, name_of
+from ..base.dtypes import BY_NAME, PIXELS, TABLE, Casting, Kind, lowest_rung, may_cast, name_of
 from ..base.errors import DeviceError, DtypeError, HintError, ShapeError, Violation, plain
 from ..base.options import indefinite
 from ..contract.anchor import Anchor
@@ -150,6 +150,7 @@ def report_dtype(
     quantized = isinstance(value, Tensor) and value.is_quantized
     lenient = "" if call.mode is Mode.LENIENT else 'mode="lenient", '
     scaled = ", scaled as the model expects" if call.contract.anchor == "self" and not call.leaving else ""
+    scaled = PIXELS if source is torch.uint8 else scaled
     x = "{x}" + ".dequantize()" * quantized
     fix = _advice(x, source, target, isinstance(value, Tensor), allowed, lenient, scaled)
     if target is torch.uint8 and isinstance(value, Tensor) and is_share(value):  # of an image: as a number 0 or 1

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..base.dtypes import FLOATING
+from ..base.dtypes import FLOATING, PIXELS
 from ..base.errors import Violation, plain, summary
 from ..contract.anchor import anchor_of
 from ..contract.model import Contract, Path, written
@@ -155,7 +155,7 @@ def refused(error: BaseException, root: Any) -> str:
             odd = given[0] if len(given) == 1 and given[0].dtype not in FLOATING else None
             if odd is not None and anchor is not None and anchor.dtype in FLOATING:
                 says = f"is {plain(odd.dtype)}, and {type(module).__name__} takes {plain(anchor.dtype)}"
-                cast = f"{'real.' if odd.is_complex() else ''}to({anchor.dtype})"
+                cast = f"{'real.' if odd.is_complex() else ''}to({anchor.dtype}){PIXELS * (odd.dtype is torch.uint8)}"
     if not isinstance(odd, Tensor) or not says:
         return ""
     name = next((name for name, one in arguments.items() if isinstance(one, Tensor) and _is_same(one, odd)), None)

@@ -149,7 +149,8 @@ class Finding(Row):
         op: the operation (`Adam.step`, `GradScaler.unscale_`).
         from_dtype: the dtype that was found.
         to_dtype: the dtype that it conflicts with.
-        count: how often it was seen. `amp.watch` and audits do not look for everything each time; the text says so.
+        count: how often it was seen. `amp.watch` and audits do not look for everything each time; the text has no count
+            then.
         bytes: the size of the tensors, in bytes.
         fix: what to write instead.
         parameters: the names of the parameters in the model.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..._core.base.dtypes import HALF
+from ..._core.base.dtypes import HALF, PIXELS
 from ..._engine.watch.events import Operand
 from .._kit import Rule, Severity, name_of
 from .._refusals import Refused, Turn, explains
@@ -134,7 +134,8 @@ def refused(it: Refused) -> bool:
             wanted, advice = torch.bool, "`.bool()` first"
         return it.tell(RULE, of_it, wanted, advice=advice)
     if len(it.floats) == 1 and it.integers:
-        return it.tell(RULE, it.integers, advice=f"{_ODD}`.to(torch.{name_of(next(iter(it.floats)))})`")
+        pixels = PIXELS * any(one.dtype is torch.uint8 for one in it.integers)
+        return it.tell(RULE, it.integers, advice=f"{_ODD}`.to(torch.{name_of(next(iter(it.floats)))})`{pixels}")
     if len(it.operands) <= 1:
         wanted, advice = _alone(it.operands[0].dtype if it.operands else _named(it.event.reason))
         return it.tell(RULE, (), wanted, advice=advice)

@@ -35,6 +35,7 @@ RULE = Rule(
         "with SGD training stands still. Adam scales most of it away again, but every gradient has the "
         "norm of the bound then, and comes close to eps."
     ),
+    sampled=True,
     safe=("unscale_before_clip",),
     sources=(
         "https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-clipping",

@@ -66,10 +66,8 @@ class Cause:
 
     @property
     def often(self) -> str:
-        """How often it was seen, in words; nothing for once."""
-        if self.count < 2:
-            return ""
-        return f"at least {self.count:,} times" if RULES[self.rule].sampled else f"{self.count:,} times"
+        """How often it was seen, in words; nothing for once, and where the count is one of looks."""
+        return "" if self.count < 2 or RULES[self.rule].sampled else f"{self.count:,} times"
 
     @property
     def where(self) -> str:

@@ -37,7 +37,7 @@ def render(data: dict[str, Any]) -> str:
     filters: dict[str, Callable[..., Any]] = {
         "chip": functools.cache(chip), "human": human, "steps": _steps, "shape": _shape, "tip": _tip, "kinds": _kinds,
         "marked": _marked, "elsewhere": _elsewhere, "shown": shown, "tone": tone,
-        "least": _least, "course": lambda found: drawn(_course(found)),
+        "often": _often, "course": lambda found: drawn(_course(found)),
     }  # fmt: skip
     depths = "".join(f".d{depth}{{--d:{depth}}}\n" for depth in range(_DEEPEST + 1))
     return document(_PAGE, {"data": data, **_view(data)}, filters, class_styles() + depths)
@@ -245,10 +245,10 @@ def _marked(spot: dict[str, Any]) -> "Markup":
     return marked if parts[1] else markup("<code>{}</code>").format(source.strip())
 
 
-def _least(seen: dict[str, Any]) -> str:
-    """Whether the count of a finding or a cause is a lower bound, as of what is looked for at times only."""
+def _often(seen: dict[str, Any]) -> str:
+    """How often a finding or a cause was seen; nothing where the count is one of looks."""
     rule = RULES.get(seen["rule"])
-    return "at least " if rule is not None and rule.sampled and seen["count"] > 1 else ""
+    return "" if rule is not None and rule.sampled else f"{seen['count']:,}"
 
 
 def _elsewhere(found: dict[str, Any]) -> str:
