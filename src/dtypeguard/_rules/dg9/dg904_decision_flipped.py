@@ -69,7 +69,8 @@ def flipped(row: Row, audit: Recorder) -> None:
         harm = f"{row.flipped} of {row.decided} equal values are not found: {was:.9g} for {is_:.9g}"
         advice = "round both sides to one dtype, or look for the nearest: `(table - value).abs().argmin()`"
     else:
-        harm = f"{row.flipped} of {row.decided} come out otherwise than in {wide_of(row)}{rare or ''}"
+        verb = "comes" if row.flipped == 1 else "come"
+        harm = f"{row.flipped} of {row.decided} {verb} out otherwise than in {wide_of(row)}{rare or ''}"
         if row.ranks[0]:
             harm = f"{row.ranks[0]} of {row.ranks[1]} ranks are others than in {wide_of(row)}"
         elif not sure:
@@ -80,7 +81,8 @@ def flipped(row: Row, audit: Recorder) -> None:
         lost = None if integers or before else lost_before(row)
         if lost is not None and not wide and not casts(lost):
             lost = None
-        far = row.rounded() if wide and row.parent is not None and row.parent.error > _FAR else None
+        other = row.parent is not None and (row.parent.error > _FAR if wide else row.parent.site.key != row.site.key)
+        far = row.rounded() if other else None
         if far is not None and far.site is not row.site:
             before = before or compute(far)
         if lost is not None:
