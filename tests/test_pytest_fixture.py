@@ -329,6 +329,14 @@ def test_a_baseline_counts_in_assert_clean_too_unless_that_names_another(outcome
     outcomes("@pytest.mark.dtype_audit(baseline='ci/known.json')\ndef test(): bad()", passed=1)
 
 
+def test_where_no_test_was_audited_a_baseline_stays_as_it_is(outcomes, pytester, ci):
+    outcomes(TWO, "--dtypeguard-write-baseline", ini=INI, passed=3)
+    before = known(pytester)
+    result = outcomes("def test(): pass", "--dtypeguard-write-baseline", ini=INI, passed=1)
+    result.stdout.fnmatch_lines(["dtypeguard: no test was audited, *known.json stays as it is: *--dtypeguard-audit*"])
+    assert (result.ret, known(pytester)) == (pytest.ExitCode.USAGE_ERROR, before)
+
+
 def test_mere_information_is_known_too(outcomes, pytester, ci):
     test = "@pytest.mark.dtype_audit(fail_on='info')\ndef test(): torch.ones(3) * torch.ones(3).double()"
     outcomes(test, failed=1)

@@ -47,6 +47,7 @@ class _Watch:
 _watch = pytest.StashKey[_Watch]()
 _running = pytest.StashKey[contextlib.ExitStack]()
 _found = pytest.StashKey[Rows]()
+_audited = pytest.StashKey[bool]()  # whether a test was audited
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,7 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARKER)
-    config.stash[_found] = collections.Counter()
+    config.stash[_found], config.stash[_audited] = collections.Counter(), False
     if config.getoption(_WRITE) and _baseline(config) is None:
         raise pytest.UsageError(f"{_WRITE} needs {_INI} = PATH in pytest's configuration")
     path = _baseline(config)
@@ -148,6 +149,7 @@ def _begin(item: pytest.Item) -> _Watch:
     default = _baseline(item.config)
     baseline = options.get("baseline", default)
     baseline = None if baseline is None else item.config.rootpath / baseline
+    item.config.stash[_audited] = True
     write = bool(item.config.getoption(_WRITE))
     if baseline is not None and not write:
         load(baseline, _WRITE)  # what is wrong with it is said before the test runs
@@ -253,7 +255,9 @@ def _merge(config: pytest.Config, rows: Iterable[Iterable[str]]) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """A worker of pytest-xdist has ended."""
-    _merge(node.config, getattr(node, "workeroutput", {}).get(_SENT, ()))
+    audited, rows = getattr(node, "workeroutput", {}).get(_SENT, (False, ()))
+    node.config.stash[_audited] |= audited
+    _merge(node.config, rows)
 
 
 @pytest.hookimpl(trylast=True)
@@ -265,7 +269,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     rows = sorted(config.stash[_found].elements())
     to_controller = getattr(config, "workeroutput", None)
     if to_controller is not None:
-        to_controller[_SENT] = [list(row) for row in rows]
+        to_controller[_SENT] = config.stash[_audited], [list(row) for row in rows]
+    elif not config.stash[_audited]:
+        session.exitstatus = pytest.ExitCode.USAGE_ERROR
     else:
         from dtypeguard._show.report.baseline import write_rows
 
@@ -273,7 +279,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    if config.getoption(_WRITE):
+    if config.getoption(_WRITE) and not config.stash[_audited]:
+        said = f"no test was audited, {_baseline(config)} stays as it is: {_WRITE} goes with --dtypeguard-audit"
+        terminalreporter.write_line(f"dtypeguard: {said}, or with tests that take dtype_audit", red=True)
+    elif config.getoption(_WRITE):
         from dtypeguard._show.text import number
 
         count = number(config.stash[_found].total(), "finding")

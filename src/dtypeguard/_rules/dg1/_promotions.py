@@ -138,7 +138,7 @@ def promoted(event: Op, audit: Recorder) -> None:
             named = asked and event.module is None and _parameter_of(narrow_node) is None
             own = _parameter_of(narrow_node) is None and _is_models(nodes, event.module, audit)
         else:
-            meant = meant or event.autocast or _is_meant(narrow_node)
+            meant = meant or event.autocast or _is_meant(narrow_node) or _is_cast(event.site)
         row = Promotions(
             event.site, event.module, event.name, narrow, wide, meant, nodes, narrow_node, both, own, asked, named
         )
@@ -190,6 +190,11 @@ def _asked_for(node: Node, site: Site) -> bool:
     birth = node.birth
     cast = birth.op == "_to_copy" and birth.cause is None and birth.parents
     return bool(cast) and birth.site.file == site.file and birth.site.function == site.function
+
+
+def _is_cast(site: Site) -> bool:
+    """Whether the code casts the result to float32 there, which it is."""
+    return any(f"({site.expression}){cast}" in site.source for cast in (".float()", ".to(torch.float32)"))
 
 
 def _asks_for_float64(nodes: Iterable[Node]) -> bool:

@@ -15,6 +15,7 @@ from ..._show.report.causes import Cause, causes_of
 from .left import Sample
 from .program import Line, Run, State, Tried
 
+_SUMMARY = re.compile(r"\[ *\d+%\]|\b\d+ passed\b")  # lines of pytest
 _NUMBER = re.compile(
     r"(?<![\w.])[-+]?(?:(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|(?:nan|inf)\b)|\b(?:True|False)\b|0x[0-9a-f]+"
 )
@@ -95,6 +96,11 @@ def near(old: Sequence[str], new: Sequence[str], nearly: float) -> bool:
             if abs(x - y) > least * max(abs(x), abs(y), 1e-6) and math.isfinite(x):
                 return False
     return True
+
+
+def shows(run: Run) -> bool:
+    """Whether what leaves a run tells of numbers: tests that pass, and save or read no tensor, do not."""
+    return bool(run.left) or not any(_SUMMARY.search(line) for line in run.lines)
 
 
 def count_nonfinite(lines: Iterable[str]) -> int:

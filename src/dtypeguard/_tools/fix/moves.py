@@ -13,6 +13,7 @@ from .code import At, Place, each_and_all, joined, move
 from .source import Candidate, Change
 
 _REFUSED_INDEX = re.compile(r"for index\b|'ind(ex|ices)'|as indices")  # in messages of PyTorch's
+_TO_INTEGERS = re.compile(r"\.(?:long|int)\(\)$|\.to\(torch\.int\d+\)$")
 _HALVES = frozenset(["half", *map(name_of, HALF)])
 
 
@@ -27,8 +28,14 @@ def cast_at_birth(place: Place, at: At) -> Iterator[Candidate]:
 @move
 def narrow_at_birth(place: Place, at: At) -> Iterator[Candidate]:
     """Converts to the narrower dtype where it is born."""
-    if place.birth is not None:
-        yield from place.birth.retyped(place.narrow)
+    birth = place.birth
+    if birth is None:
+        return
+    assigned = next((one.value for one in birth.source.up(birth.node) if isinstance(one, cst.Assign)), birth.node)
+    if place.narrow in HALF and birth.source.is_cast(birth.node) and assigned is not birth.node:
+        yield At(birth.source, assigned).cast(place.narrow)  # `x.float().std()` means float32
+    else:
+        yield from birth.retyped(place.narrow)
 
 
 @move
@@ -166,9 +173,10 @@ def cast_in_loop(place: Place, at: At) -> Iterator[Candidate]:
 @move
 def retype_inside(place: Place, at: At) -> Iterator[Candidate]:
     """Gives a cast or a factory in the line a wider dtype, or takes the cast out."""
+    # What is wrong in float64 nobody would see: there a cast may only go, or keep integers as they are.
+    seen = place.wide is not torch.float64 or place.finding.fix.startswith("keep integers")
     for call in at.casts(place.wide):
-        # What is wrong in float64 nobody would see: there a cast may only go.
-        yield from itertools.islice(call.retyped(place.wide), 1 if place.wide is torch.float64 else None)
+        yield from itertools.islice(call.retyped(place.wide), None if seen else 1)
     made = at.source.on(at.node) if at.source.called(at.node).endswith("_") else None
     if isinstance(made, cst.Call) and place.wide is not torch.float64:  # what is written to it has to be as wide
         parts = [At(at.source, made), *(one for part in at.used() for one in part.origins(1)[:1])]
@@ -257,16 +265,18 @@ def narrow_behind_difference(place: Place, at: At) -> Iterator[Candidate]:
 
 @move
 def float64_inside(place: Place, at: At) -> Iterator[Candidate]:
-    """Computes in float64, and returns float32."""
+    """Computes in float64 inside the function."""
     birth = place.birth if place.wide is torch.float64 else None
     function = None if birth is None else birth.source.scope(birth.node)
     if birth is None or not isinstance(function, cst.FunctionDef):
         return
     source = birth.source
     returned = [one.value for one in source.below(function, cst.Return) if source.scope(one) is function]
-    if len(returned) == 1 and returned[0] is not None and not isinstance(returned[0], cst.Tuple):
+    computed = len(returned) == 1 and returned[0] is not birth.node and not isinstance(returned[0], cst.Tuple)
+    if computed and returned[0] is not None:
+        whole = _TO_INTEGERS.search(source.code(returned[0])) is not None
         for born in birth.retyped(torch.float64):
-            yield [*born, *source.after(returned[0], ".float()")]
+            yield born if whole else [*born, *source.after(returned[0], ".float()")]
 
 
 @move
@@ -279,6 +289,7 @@ def widen_behind(place: Place, at: At) -> Iterator[Candidate]:
         return
     if any(name_of(dtype) in finding.spots[1].label for dtype in HALF):
         yield joined([one.cast(torch.float32) for one in place.birth.used()])
+        yield place.birth.cast(torch.float32)  # of autocast's result: what comes of it is wide
     elif "from here" in finding.spots[1].label:  # what came in was right; else nobody would see it in float64
         for call in place.birth.casts(place.wide):
             yield from call.retyped(place.wide)

@@ -184,9 +184,10 @@ class Runs:
         Path(folder, "out").touch()
         died = self._started(folder)
         result = Path(folder, "result")
-        if not result.exists():
-            raise Failed(f"it ended without a result when it was run again{died}")
-        told = pickle.loads(result.read_bytes())  # of our own process, in a folder that only we can read
+        try:
+            told = pickle.loads(result.read_bytes())  # of our own process, in a folder that only we can read
+        except (OSError, EOFError, pickle.UnpicklingError):  # it was killed before all was written
+            raise Failed(f"it ended without a result when it was run again{died}") from None
         out = Path(folder, "out").read_text(encoding="utf-8", errors="replace").replace(copy, self.tree.root)
         back = {made: file for file, made in apart.items()}
 
