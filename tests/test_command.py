@@ -431,8 +431,10 @@ def test_formats_for_machines(command, write, folder, monkeypatch):
     assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == "DG103"
     assert run["tool"]["driver"]["version"] == dtypeguard.__version__  # not of what is installed, if anything is
     assert err.endswith("exit status 1: the audit found 1 warning\n")
-    assert command("audit", "--output-format", "json", "--output", "report.json", "app.py")[0] == 1
+    assert command("audit", "--output", "report.json", "app.py")[0] == 1  # the ending says what it is
     assert json.loads((folder / "report.json").read_text())["verdict"] == "FAIL: 1 warning, 1 line to change"
+    assert command("audit", "-o", "report.sarif", "app.py")[0] == 1
+    assert json.loads((folder / "report.sarif").read_text())["runs"][0]["results"][0]["ruleId"] == "DG103"
 
 
 DIVISION = "ZeroDivisionError: division by zero"

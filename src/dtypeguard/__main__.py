@@ -240,8 +240,8 @@ def _audit_options(audit: argparse.ArgumentParser) -> None:
     prints = audit.add_argument_group("report")
     says = "the lowest severity that is printed (default: info)"
     prints.add_argument("--severity", choices=_SEVERITIES, default="info", help=says)
-    says = "of what is printed: text, annotations of GitHub, a SARIF log, or JSON (default: text)"
-    prints.add_argument("--output-format", choices=("text", "github", "sarif", "json"), default="text", help=says)
+    says = "of what is printed: text, annotations of GitHub, a SARIF log, or JSON (default: by the ending of --output)"
+    prints.add_argument("--output-format", choices=("text", "github", "sarif", "json"), help=says)
     _prints(prints, "no casts; and nothing at all if the exit status is 0 and no file was edited")
     prints.add_argument("--no-casts", dest="casts", action="store_false", help="leave out the table of casts")
     says = "write the report as JSON too; for -, the same as --output-format json"

@@ -35,12 +35,15 @@ from .audit import audit
 from .conclusion import conclude, stands_alone
 from .ranks import Ranks
 
+_FORMATS = {".sarif": "sarif", ".json": "json"}  # of a report, by the ending of its file
 _OPS = os.path.join("torch", "_ops.py")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the program, print the report, and give the exit status."""
     baseline = _check(options)
+    ending = os.path.splitext(options.output or "")[1].lower()
+    options.output_format = options.output_format or _FORMATS.get(ending, "text")
     mending, ranks = None, Ranks.here()
     if options.unsafe_fixes and not options.fix:
         raise Usage("--unsafe-fixes goes with --fix; --diff shows all edits")
