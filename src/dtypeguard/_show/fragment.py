@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _HERE = Path(__file__).parent
+_SHORT = re.compile(r"[^a-z]*\d[\d.,e+%-]*|[\u2580-\u259f ]+")  # a number as text, a bar: none is broken
 _MOST = 12  # rows before the rest is folded
 _EMPTY = "<td></td>"
 _SCOPE = "div.dtypeguard.dtypeguard"  # twice, so that it counts for more than a notebook's own style of tables
@@ -157,7 +158,8 @@ def folded(summary: Any, *parts: Any, opened: bool = False) -> "Markup":
 def _data(value: Any) -> "Markup":
     if isinstance(value, int | float) and not isinstance(value, bool):
         return markup('<td class="number">{}</td>').format(f"{value:,}")
-    return markup("<td>{}</td>").format(_cell(value))
+    short = isinstance(value, str) and not hasattr(value, "__html__") and _SHORT.fullmatch(value)
+    return markup('<td class="short">{}</td>' if short else "<td>{}</td>").format(_cell(value))
 
 
 def _cell(value: Any) -> "Markup":

@@ -433,7 +433,16 @@ def _compare_settings(a: nn.Module, b: nn.Module, matches: set[Match]) -> dict[s
             values = second[name], first[name]
             if name.startswith("_") or not all(isinstance(value, _SETTINGS) for value in values):
                 continue
+            if name == "training" and not _reads(type(one), name):  # as an activation, which does the same in both
+                continue
             mine, theirs = (cut(repr(value), _LONGEST) for value in values)
             if mine != theirs:
                 found.setdefault(match.b, []).append(f"{name} is {mine}, and a's is {theirs}")
     return found
+
+
+def _reads(kind: type[nn.Module], name: str) -> bool:
+    """Whether code of a class of modules reads an attribute."""
+    kinds = kind.__mro__[: kind.__mro__.index(nn.Module)]
+    codes = (getattr(one, "__code__", None) for each in kinds for one in vars(each).values())
+    return any(code is not None and name in code.co_names for code in codes)
