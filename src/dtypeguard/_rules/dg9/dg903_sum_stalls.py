@@ -24,7 +24,7 @@ RULE = Rule(
         "gradients that are accumulated over batches do this. One change is enough where it is smaller than half of "
         "the spacing of most values: an adapter that is merged into bfloat16 weights, `1 + weight` with a small weight."
     ),
-    unsafe=("widen_origins", "retype_inside", "called_in_wider", "widen_operands"),
+    unsafe=("whole_count", "widen_origins", "retype_inside", "called_in_wider", "widen_operands"),
     converts=False,
     sources=(
         "https://github.com/Lightning-AI/pytorch-lightning/issues/18620",

@@ -23,6 +23,15 @@ def floating_buffer(place: Place, at: At) -> Iterator[Candidate]:
 
 
 @move
+def whole_count(place: Place, at: At) -> Iterator[Candidate]:
+    """Counts in int64, which conversions leave alone."""
+    for added in at.source.below(at.source.statement(at.node), cst.AugAssign):
+        if isinstance(added.value, cst.Integer):
+            for value, _ in at.source.registered(at.source.code(added.target).rpartition(".")[2]):
+                yield from At(at.source, value).retyped(torch.int64)
+
+
+@move
 def as_buffer(place: Place, at: At) -> Iterator[Candidate]:
     """Registers the tensor as a buffer, so that `.to()` reaches it."""
     for source in place.sources:
