@@ -173,6 +173,13 @@ def test_an_attribute_that_differs_is_told(cls: Any, switch: Any, told: str) -> 
     assert found.where.state == (told,)
 
 
+def test_a_mode_that_a_module_does_not_read_is_not_told() -> None:
+    one, other = (nn.Sequential(nn.Linear(8, 8), nn.GELU(approximate=name)) for name in ("none", "tanh"))
+    other.load_state_dict(one.state_dict())
+    found = dtypeguard.diff(one.eval(), other.train(), torch.randn(4, 8))
+    assert found.where.state == ("approximate is 'tanh', and a's is 'none'",)
+
+
 @MOSTLY
 @pytest.mark.parametrize("case", PLANTED[::4], ids=[c[2] + str(n) for n, c in enumerate(PLANTED[::4])])
 def test_a_capture_finds_the_same(case: Any, dtype: torch.dtype, tmp_path: Any) -> None:

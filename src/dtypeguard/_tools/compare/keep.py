@@ -329,9 +329,10 @@ class Search(Trials):
         while self.runs < most:
             left = [name for name in pieces if name not in tried and self.units.share([name]) > _LITTLE]
             left = [name for name in left if not in_any(name, self._stages[0].names)]
-            if not left and (linear or pieces == (parts := self._parts(pieces))):
-                break
             if not left:
+                parts = pieces if linear else self._parts(pieces)
+                if parts == pieces:
+                    break
                 pieces = parts  # none of them can go, a part may
                 continue
             name = max(left, key=lambda one: self.units.price([one]))

@@ -426,7 +426,7 @@ def _compare_settings(a: nn.Module, b: nn.Module, matches: set[Match]) -> dict[s
     every = [{unwrapped(path): module for path, module in walk(model)} for model in (a, b)]
     for match in matches:
         one, other = every[0].get(match.a[0]), every[1].get(match.b)
-        if type(one) is not type(other) or len(match.a) > 1:
+        if one is None or type(one) is not type(other) or len(match.a) > 1:
             continue
         first, second = vars(one), vars(other)
         for name in sorted(first.keys() & second.keys()):

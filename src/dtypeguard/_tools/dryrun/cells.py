@@ -208,7 +208,8 @@ def _refusal(recorder: Recorder) -> Finding | None:
 def _error_text(error: Exception, finding: Finding | None) -> str:
     """The exception with its line; with the operands and the lines of their dtypes, where that is known."""
     if finding is not None:
-        lines = [line for line in finding.origin if f"({line})" not in finding.message]
+        several = finding.origin if len(finding.origin) > 1 else ()  # one alone is in the message
+        lines = [line for line in several if f"({line})" not in finding.message]
         return "\n".join([f"{finding.site}: {finding.message}", *(f"  {line}" for line in lines)])
     site, _, _ = raised_at(error.__traceback__)
     return f"{site}: {type(error).__name__}: {error}".partition("\n")[0]
