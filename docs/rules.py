@@ -40,7 +40,7 @@ WIDTH = 88
 PAGE = """\
 # {entry.id} {entry.name}
 
-Severity: {entry.kind}
+Severity: {entry.kind}{others}
 
 {entry.summary}
 
@@ -99,8 +99,10 @@ def page(rule: Rule) -> str:
     ways = ", ".join(
         [f"`# dtypeguard: ignore[{rule.id}]` on the line", *(f'`{c}ignore=["{rule.id}"])`' for c in calls)]
     )
+    others = sorted({one.severity for one in programs("bad", rule.id) if one.severity})
     return PAGE.format(
         entry=entry_of(rule),
+        others=f"; {' or '.join(others)} in the cases that are named below" if others else "",
         what=f"{WHAT[rule.id]['looks']}\n\n{found_by(rule)}",
         misses=WHAT[rule.id]["misses"],
         why=rule.why,
