@@ -99,10 +99,10 @@ def page(rule: Rule) -> str:
     ways = ", ".join(
         [f"`# dtypeguard: ignore[{rule.id}]` on the line", *(f'`{c}ignore=["{rule.id}"])`' for c in calls)]
     )
-    others = sorted({one.severity for one in programs("bad", rule.id) if one.severity})
+    others = sorted({one.severity for one in programs("bad", rule.id)} - {"", rule.severity.value})
     return PAGE.format(
         entry=entry_of(rule),
-        others=f"; {' or '.join(others)} in the cases that are named below" if others else "",
+        others=f", in some cases {' or '.join(others)}" if others else "",
         what=f"{WHAT[rule.id]['looks']}\n\n{found_by(rule)}",
         misses=WHAT[rule.id]["misses"],
         why=rule.why,
