@@ -42,7 +42,8 @@ def entries() -> list[Entry]:
     found = []
     for code in pages():
         title, kind, summary, _ = page(code).split("\n\n", 3)
-        found.append(Entry(code, title.split(" ", 2)[2], kind.partition(": ")[2], summary))
+        kind = kind.partition(": ")[2].partition(", in some cases")[0]  # the usual severity
+        found.append(Entry(code, title.split(" ", 2)[2], kind, summary))
     return found
 
 
