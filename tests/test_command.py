@@ -500,6 +500,7 @@ RUNNERS = [
 @pytest.mark.parametrize(("runner", "source", "last"), RUNNERS)
 def test_failed_tests_are_told_apart_from_what_the_audit_found(write, runner, source, last, folder):
     write("test_app.py", source)
+    write("pytest.ini", "[pytest]\nfilterwarnings = error\n")  # that we are imported before is no warning of the suite
     out = audit("-m", runner, "test_app.py", cwd=folder).stdout
     assert out.splitlines()[-1].endswith(last)
 

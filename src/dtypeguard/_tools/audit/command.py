@@ -284,9 +284,18 @@ def _module(name: str, arguments: list[str]) -> Program:
         if spec.submodule_search_locations is not None:
             spec = _find(f"{name}.__main__", f"the package {name} cannot be run: it has no __main__")
         sys.argv[0] = spec.origin or name
+        if name == "pytest":
+            _rewritten_too_late()
         _run_spec(spec)
 
     return program
+
+
+def _rewritten_too_late() -> None:
+    """What pytest asks of plugins that are imported before it: a suite may make its warning an error."""
+    for name in sys.modules.keys() & {"dtypeguard", "jaxtyping"}:
+        module = sys.modules[name]
+        module.__doc__ = f"{module.__doc__ or ''}\n\nPYTEST_DONT_REWRITE"  # its asserts are not written anew
 
 
 def _find(name: str, missing: str | None = None) -> importlib.machinery.ModuleSpec:
