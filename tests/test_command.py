@@ -433,6 +433,8 @@ def test_formats_for_machines(command, write, folder, monkeypatch):
     assert err.endswith("exit status 1: the audit found 1 warning\n")
     assert command("audit", "--output", "report.json", "app.py")[0] == 1  # the ending says what it is
     assert json.loads((folder / "report.json").read_text())["verdict"] == "FAIL: 1 warning, 1 line to change"
+    assert command("audit", "-o", "report.html", "app.py")[0] == 1
+    assert (folder / "report.html").read_text().startswith("<!doctype html>")
     assert command("audit", "-o", "report.sarif", "app.py")[0] == 1
     assert json.loads((folder / "report.sarif").read_text())["runs"][0]["results"][0]["ruleId"] == "DG103"
 

@@ -272,6 +272,8 @@ def test_where_a_result_goes_is_said_alike_in_all_commands(folder, capsys, name)
     assert printed(*passes, "-o", "result.txt") == (0, "")
     assert (folder / "result.txt").read_text().splitlines() == text.splitlines()
     assert json.loads(printed(*passes, "--json", "-")[1])["tool"] == "dtypeguard"
+    assert name == "manifest" or printed(*passes, "-o", "result.html") == (0, "")
+    assert name == "manifest" or (folder / "result.html").read_text().startswith("<!doctype html>")
     status, text = printed(*fails, "-q")
     assert (status, len(text.splitlines()) > 1) == (1, True)
 

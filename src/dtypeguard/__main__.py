@@ -349,14 +349,14 @@ def _takes_loss(parser: argparse.ArgumentParser, more: str) -> None:
     parser.add_argument("--loss", metavar="package.module:loss", help=says)
 
 
-def _prints(parser: argparse._ActionsContainer, quiet: str, more: str = "") -> None:
+def _prints(parser: argparse._ActionsContainer, quiet: str, more: str = "; .html and .json say the format") -> None:
     says = f"print into this file; - is standard output (default){more}"
     parser.add_argument("-o", "--output", metavar="PATH", help=says)
     parser.add_argument("-q", "--quiet", action="store_true", help=quiet)
 
 
-def _writes(parser: argparse.ArgumentParser, what: str, more: str = "") -> None:
-    _prints(parser, "print nothing if the exit status is 0", more)
+def _writes(parser: argparse.ArgumentParser, what: str, *more: str) -> None:
+    _prints(parser, "print nothing if the exit status is 0", *more)
     says = f"write {what} as JSON; for -, print JSON in place of the text"
     parser.add_argument("--json", metavar="PATH", help=says)
     parser.add_argument("--html", metavar="PATH", help=f"write {what} as an HTML page")

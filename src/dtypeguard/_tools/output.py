@@ -11,18 +11,25 @@ STDOUT = "-"
 _STREAMS = ("json", "output")  # options where - is standard output
 
 
+def form_of(path: str | None) -> str:
+    """What is to be written into a file, by its ending."""
+    ending = os.path.splitext(path or "")[1].lower().removeprefix(".")
+    return ending if ending in ("html", "json", "sarif") else "text"
+
+
 def tell(options: argparse.Namespace, result: Result, failed: str = "", text: str = "") -> int:
     """Print a result, and write the files that were asked for: what every command but `audit` ends with.
 
     `failed` says why it does not pass, which is raised; `text` is printed, if that is not the result alone.
     """
-    shown = result.to_json() if options.json == STDOUT else text or str(result)
+    form = "json" if options.json == STDOUT else form_of(options.output)
+    shown = result.to_json() if form == "json" else result.to_html() if form == "html" else text or str(result)
     to_file = options.output not in (None, STDOUT)
     if not to_file and (failed or not options.quiet or options.json == STDOUT):
         print(shown, file=options.out)
     try:
         if to_file:
-            write(options.output, f"{shown}\n")
+            write(options.output, shown.rstrip("\n") + "\n")
         if options.json not in (None, STDOUT):
             result.to_json(options.json)
         if options.html is not None:

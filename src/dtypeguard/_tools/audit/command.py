@@ -30,20 +30,18 @@ from ..._engine.watch.selection import Selection
 from ..._engine.watch.steps import Enough
 from ..._show.report.baseline import Baseline, load
 from .. import factory
-from ..output import STDOUT, try_files
+from ..output import STDOUT, form_of, try_files
 from .audit import audit
 from .conclusion import conclude, stands_alone
 from .ranks import Ranks
 
-_FORMATS = {".sarif": "sarif", ".json": "json"}  # of a report, by the ending of its file
 _OPS = os.path.join("torch", "_ops.py")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the program, print the report, and give the exit status."""
     baseline = _check(options)
-    ending = os.path.splitext(options.output or "")[1].lower()
-    options.output_format = options.output_format or _FORMATS.get(ending, "text")
+    options.output_format = options.output_format or form_of(options.output)
     mending, ranks = None, Ranks.here()
     if options.unsafe_fixes and not options.fix:
         raise Usage("--unsafe-fixes goes with --fix; --diff shows all edits")

@@ -116,6 +116,8 @@ def _format_report(
     """What is printed, in the format that was asked for."""
     if options.output_format == "json":
         return report.to_json()
+    if options.output_format == "html":  # by the ending of the file
+        return report.to_html()
     if options.output_format == "sarif":
         return sarif(causes_of(shown), edits)
     if options.output_format == "github":
