@@ -3,7 +3,7 @@ import torch
 
 def pair(k, n):
     b = 2 * n - 1
-    row = torch.floor((b - torch.sqrt((b * b - 8 * k).float())) / 2).long()  # expect: DG904 "`...long(...)`: 156 of 5000 come out otherwise than in float64: 38780 instead of 38779; rounded in float32: (b * b - 8 * k).float() at program.py:6, in pair"
+    row = torch.floor((b - torch.sqrt((b * b - 8 * k).float())) / 2).long()  # expect: DG904 "`...long(...)`: <...> of 5000 come out otherwise than in float64: <...> instead of <...>; rounded in float32: (b * b - 8 * k).float() at program.py:6, in pair"
     return row, k - row * n + row * (row + 1) // 2 + row + 1
 
 

@@ -137,7 +137,7 @@ def causes_of(findings: Iterable[Finding]) -> list[Cause]:
 def changes_of(causes: Iterable[Cause]) -> list[Change]:
     """What to change, the line that removes most first; not for mere information. A line is changed once."""
     groups: dict[object, list[Cause]] = {}
-    for cause in sorted(causes, key=lambda cause: bool(RULES[cause.rule].follows)):
+    for cause in sorted(causes, key=lambda cause: (bool(RULES[cause.rule].follows), cause.rule not in _ROUNDS)):
         if cause.severity != Severity.INFO.value:
             spot = cause.edit
             place: object = (None, cause.first.site) if spot is None else (spot.file, spot.line)
@@ -168,9 +168,16 @@ def settles(root: Cause, cause: Cause) -> bool:
     return cause.rule == "DG102" and loses(root) and not places[0].isdisjoint(places[1])
 
 
+def names(root: Cause, cause: Cause) -> bool:
+    """Whether a finding tells that its harm is done at the line of another one."""
+    return f"{(cause.first.site or '').partition(', in ')[0]}," in f"{root.first.message},"
+
+
 def _mends(group: list[Cause], cause: Cause) -> bool:
     """Whether what mends these faults mends what comes of them."""
-    return any(other.rule in RULES[cause.rule].follows for other in group)
+    spoils = cause.rule.startswith("DG9")
+    follows = RULES[cause.rule].follows
+    return any(other.rule in follows or (spoils and other.rule in _ROUNDS and names(other, cause)) for other in group)
 
 
 def verdict(changes: list[Change], causes: Iterable[Cause] = (), least: str = Severity.WARNING.value) -> str:

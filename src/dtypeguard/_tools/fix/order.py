@@ -1,7 +1,7 @@
 """Which cause is mended first, and which ones are mended with another one."""
 
 from ..._engine.watch.rule import RULES
-from ..._show.report.causes import Cause, settles
+from ..._show.report.causes import Cause, names, settles
 
 _LATER = {"DG103": -1, "DG108": 1, "DG105": 1, "DG102": 2, "DG110": 3, "DG201": 3, "DG203": 3, "DG205": 3}
 
@@ -17,9 +17,8 @@ def comes_of(cause: Cause, root: Cause) -> bool:
         return True
     if rank(cause) <= rank(root):
         return False
-    places = [(finding.site or "").partition(", in ")[0] for finding in (cause.first, root.first)]
-    born = " ".join(cause.first.origin) + cause.first.message
-    return f"{places[0]}," in root.first.message + "," or f"{places[1]}," in born
+    place = (root.first.site or "").partition(", in ")[0]
+    return names(root, cause) or f"{place}," in " ".join(cause.first.origin) + cause.first.message
 
 
 def rank(cause: Cause) -> tuple[bool, int]:
