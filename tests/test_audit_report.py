@@ -475,10 +475,10 @@ def test_a_finding_fails_with_its_text():
     with pytest.raises(AssertionError) as caught:
         report.assert_clean()
     text = str(caught.value)
-    assert text.startswith("the audit found 2 faults\n")
+    assert text.startswith("the audit found 2 warnings\n")
     for part in ("DG103", "DG101", "x.half()", "help:"):
         assert part in text
-    with pytest.raises(AssertionError, match=r"^the audit found 1 fault\n"):
+    with pytest.raises(AssertionError, match=r"^the audit found 1 warning\n"):
         report.assert_clean(ignore=["DG101"])
 
 

@@ -630,6 +630,15 @@ def test_what_is_infinite_from_the_beginning_or_thrown_away_is_no_fault():
         assert found(audited(program, values=values)[0]) == []
 
 
+def test_the_logarithm_of_a_probability_of_zero_may_be_read():
+    def program():
+        start = torch.zeros(3)
+        start[0] = 1.0
+        return start.log().tolist(), start.log().sum().item()
+
+    assert [f.severity for f in audited(program, values=True)[0].findings] == ["info"]
+
+
 # ---------------------------------------------------------------- other rules
 
 

@@ -17,7 +17,7 @@ from ..contract.anchor import Anchor
 from ..contract.model import Path, written
 from ..contract.spec import TensorSpec
 from .state import CallState
-from .values import is_share
+from .values import is_added, is_share
 
 
 def report(
@@ -123,7 +123,7 @@ _ADVICE: dict[tuple[Kind, Kind], str] = {
     (Kind.INT, Kind.FLOAT): "{x}.to({target}){scaled}",
     (Kind.BOOL, Kind.FLOAT): "{x}.to({target})",
     (Kind.FLOAT, Kind.INT): "{x}.round().to({target})",
-    (Kind.FLOAT, Kind.BOOL): "{x} != 0 (a float mask is added, a bool mask hides)",
+    (Kind.FLOAT, Kind.BOOL): "{x} != 0",
     (Kind.INT, Kind.BOOL): "{x} != 0",
     (Kind.COMPLEX, Kind.FLOAT): "{x}.real or {x}.abs()",
 }
@@ -155,6 +155,11 @@ def report_dtype(
     fix = _advice(x, source, target, isinstance(value, Tensor), allowed, lenient, scaled)
     if target is torch.uint8 and isinstance(value, Tensor) and is_share(value):  # of an image: as a number 0 or 1
         fix = f"({x} * 255).round().to({target})"
+    if target is torch.bool and isinstance(value, Tensor) and is_added(value):
+        fix = (
+            f"{x} == 0 where True is what takes part (scaled_dot_product_attention), or {x} != 0 where True hides "
+            "(nn.MultiheadAttention)"
+        )
     if anchor is not None and target is torch.float64 and isinstance(source, torch.dtype) and source.is_floating_point:
         fix += ", or module.float() if nobody meant float64"
     if source is torch.bool and target is not None and target.is_floating_point and "mask" in str(path):

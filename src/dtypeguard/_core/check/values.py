@@ -5,6 +5,8 @@ from torch import Tensor, nn
 
 from ..base import private
 
+_HIDES = -1e4  # a score that is no more than this is masked
+
 
 def readable(tensor: Tensor) -> bool:
     """Whether looking at values is possible: not on meta, not while capturing, not in a transform."""
@@ -30,3 +32,10 @@ def is_share(tensor: Tensor) -> bool:
     if torch.compiler.is_compiling() or not readable(tensor) or tensor.dtype.itemsize < 2:  # formats of 8 bits
         return False
     return has_fraction(tensor) and bool(((tensor >= 0) & (tensor <= 1)).all())
+
+
+def is_added(tensor: Tensor) -> bool:
+    """Whether a tensor is a mask that is added to scores: 0, and a number that stands for minus infinity."""
+    if torch.compiler.is_compiling() or not readable(tensor) or tensor.dtype.itemsize < 2 or not tensor.numel():
+        return False
+    return bool(((tensor == 0) | (tensor <= _HIDES)).all() & (tensor <= _HIDES).any())

@@ -29,6 +29,7 @@ _SOUND = 2.0**-12  # of the largest value
 _JUST = 1e-9  # a rounding of float64, or a few
 _CROWDED = 0.2  # of the places of what is ranked
 _BIASED, _ONE_WAY, _TIES = 0.02, 0.9, 16  # the same where ties move ranks one way, of all moves, and how many move
+_HEAD, _HEADS = 64, 4  # so many of the first places, of as many times more
 _NEAR = 16  # lines back, to the last choice
 _COUNTS = frozenset(["sum", "count_nonzero"])
 _KEPT = 64  # tensors of whole numbers
@@ -40,6 +41,7 @@ _TWO = {torch.float32, torch.float64}
 _CHANCE = 2.0**-16  # of comparisons of float32
 _BESIDE = 0.02  # of comparisons, those with a number that one side has in fewer digits; by chance it is none
 _DIFFERENCES = Cancels.DIFFERENCE, Cancels.LOSS
+_CASTS = frozenset(["_to_copy", "to"])
 _NUMBERS = frozenset("div _to_copy mul".split())  # they make floats of integers
 _HAND_ON = _NUMBERS | frozenset("add sub remainder fmod clone neg abs".split())
 
@@ -74,12 +76,18 @@ class Choices:
             self.rounds = True
 
     def is_rounding(self, op: Operator, args: Any, node_of: Callable[[Tensor], Any]) -> bool:
-        """Whether a difference is what the program rounded: its integers are of its values, not of their shadow."""
+        """Whether a difference is what the program rounded: its integers are of its values, not of their shadow.
+
+        So is what a cast took from values, as it is kept for the next step where gradients are compressed.
+        """
         pair = args[:2]
-        if not self.rounds or op.cancels not in _DIFFERENCES or not all(isinstance(one, Tensor) for one in pair):
+        if op.cancels not in _DIFFERENCES or not all(isinstance(one, Tensor) for one in pair):
             return False
         nodes = [node for node in map(node_of, pair) if node is not None]
-        return len(nodes) == 2 and (_is_rounded(*nodes) or _is_rounded(*reversed(nodes)))
+        if len(nodes) < 2:
+            return False
+        made = _is_cast, _is_rounded if self.rounds else _is_cast
+        return any(is_of(*nodes) or is_of(*reversed(nodes)) for is_of in made)
 
     def bounded(self, op: Operator, args: Any, kwargs: Any, out: Any) -> None:
         """Rounded numbers are kept within bounds, as a quantizer does: so are those that they would have been."""
@@ -176,7 +184,9 @@ class Choices:
             return
         if op.name == "sort" and mine.ndim:
             if held.beside is None:
-                differ &= _displaced(axis, out[1], best[1])
+                ranks = best[1].argsort(axis).gather(axis, out[1])  # of what the program has at each place
+                _first(row, *(one.movedim(axis, -1) for one in (ranks, mine, theirs, out[1], best[1])))
+                differ &= _displaced(axis, ranks)
             else:  # of what was added to larger numbers, as a score to that of its group, each place is meant
                 differ &= mine > _MASKED
                 row.taken = held.beside.row
@@ -349,6 +359,15 @@ def _is_rounded(node: Any, other: Any) -> bool:
     return False
 
 
+def _is_cast(node: Any, other: Any) -> bool:
+    """Whether a node is another one, cast and cast back."""
+    while node.op in _CASTS and node.parents and node is not other:
+        node, back = node.parents[0], node
+        if node is other:
+            return back.dtype is not other.dtype
+    return False
+
+
 def decidable(held: list[ShadowStorage]) -> bool:
     """Whether no difference of numbers is compared that are equal but for float32's rounding, as at convergence."""
     return not any(one.cancellation > _EQUAL and one.error < SINGLE_ERROR for one in held)
@@ -376,12 +395,27 @@ def _others(mine: Tensor, theirs: Tensor) -> Tensor:
     return (mine != theirs) & ~(mine.isnan() & theirs.isnan())
 
 
-def _displaced(axis: int, out: Tensor, best: Tensor) -> Tensor:
+def _displaced(axis: int, ranks: Tensor) -> Tensor:
     """Which values stand far from where they would; neighbours that change places are in order but for rounding."""
-    ranks = best.argsort(axis).gather(axis, out)  # of what the program has at each place
-    size = out.shape[axis]
-    there = torch.arange(size, device=out.device).view([-1 if n == axis % out.ndim else 1 for n in range(out.ndim)])
+    size, ndim = ranks.shape[axis], ranks.ndim
+    there = torch.arange(size, device=ranks.device).view([-1 if n == axis % ndim else 1 for n in range(ndim)])
     return (ranks - there).abs() > max(1, _FAR * size)
+
+
+def _first(row: Row, ranks: Tensor, mine: Tensor, theirs: Tensor, out: Tensor, best: Tensor) -> None:
+    """Whether most of what is sorted to the first places belongs elsewhere, as where ties are many there."""
+    size, count = ranks.shape[-1], _HEAD
+    while count <= size // _HEADS:
+        last = theirs[..., count - 1 : count]
+        far = (mine[..., :count] - last).abs() > _EQUAL * torch.finfo(last.dtype).eps * last.abs()
+        others = ((ranks[..., :count] >= count) & far).reshape(-1, count)
+        worst = int(others.sum(-1).argmax())
+        moved = int(others[worst].sum())
+        if moved > count // 2 and moved * max(row.ranks[1], 1) > row.ranks[0] * count:
+            place = int(others[worst].nonzero()[0])
+            row.ranks = moved, count
+            row.changed = tuple(int(one.reshape(-1, size)[worst, place]) for one in (out, best))
+        count *= 2
 
 
 def _enter(row: Row, differ: Tensor, out: Tensor, best: Tensor, decided: int) -> None:

@@ -21,7 +21,7 @@ from ..watch.mode import CASTING
 from ..watch.recorder import Recorder
 from ..watch.sites import Site
 from ..watch.text import LARGEST
-from .flags import Flags
+from .flags import LOGS, Flags
 from .incoming import loops
 from .kept import LOST as LOST_OF_TOTAL
 from .kept import UNMOVED, Kept, Totals
@@ -66,7 +66,6 @@ class Harm:
         return max(self.felt.values(), default=0.0)
 
 
-_LOGS = frozenset(["log", "log2", "log10"])
 _SOLVER = torch.optim.LBFGS.__init__.__code__.co_filename
 _COMPARES = frozenset(["eq", "ne", "equal"])
 _ALL, _TOTALS, _COLLIDED = frozenset(Cause), frozenset([Cause.STALLED]), frozenset([Cause.COLLIDED])
@@ -169,7 +168,7 @@ class Values:
             if op.way is Way.MATCH:
                 self.tested(op, args, tensors)
             elif tensors or results:
-                meant = op.name in _LOGS and self._is_indicator(tensors)
+                meant = op.name in LOGS and self._is_indicator(tensors)
                 row = _nowhere if meant else functools.partial(self._row_of, op, frame, inputs)
                 self.flags.after(op, args, kwargs, tensors, results, row)
         except Exception as error:

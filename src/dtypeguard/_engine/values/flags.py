@@ -18,6 +18,7 @@ from ..operands import all_values
 from ..ops import Operator, Way
 from .rows import Row
 
+LOGS = frozenset(["log", "log2", "log10"])
 _READ = 256  # operations, after which flags on other devices are read
 
 
@@ -38,6 +39,11 @@ class Flag:
         self.seen = False  # by another operation
         self.asked = False  # whether it is finite
         self.dead = False  # its storage is gone
+
+    @property
+    def impossible(self) -> bool:
+        """Whether values are logarithms of 0, in the wider dtype too: a probability of 0, whose -inf is meant."""
+        return self.source is not None and self.source.name in LOGS and not self.source.lost and not self.nan
 
 
 _NONE = (0, 0)
@@ -144,7 +150,9 @@ class Flags:
         """Where values that are not finite were born, if there are any."""
         self.read()
         flag = self._get(tensor)
-        return flag.source if flag is not None and flag.bad and _counts(tensor)[0] else None
+        if flag is None or not flag.bad or not _counts(tensor)[0]:
+            return None
+        return None if flag.impossible and not bool((tensor == math.inf).any()) else flag.source
 
     def has_nan(self, tensor: Tensor) -> bool:
         """Whether there is NaN in the storage of a tensor."""
@@ -167,7 +175,7 @@ class Flags:
     def _over(self, flag: Flag) -> None:
         if not isinstance(flag.bad, int):  # on another device: it is told when it is read
             flag.dead = True
-        elif flag.bad and not flag.seen and flag.source is not None:
+        elif flag.bad and not flag.seen and flag.source is not None and not flag.impossible:
             self._left(flag.source)
 
     def _get(self, tensor: Tensor) -> Flag | None:

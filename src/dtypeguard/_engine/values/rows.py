@@ -154,7 +154,7 @@ class Row:
         self.compared = 0.0  # the error of what is compared, where some of it comes out otherwise
         self.sets: tuple[int, int] = (0, 0)  # of several places that one row has: how many are others, of how many
         self.sides: tuple[int, ...] = (0, 0)  # comparisons that are true in the wider dtype, and that are false
-        self.ranks: tuple[int, int] = (0, 0)  # counts of what is larger: how many are others, of how many
+        self.ranks: tuple[int, int] = (0, 0)  # of ranks, or of first places of what is sorted: how many are others
         self.other_place: tuple[int, int] | None = None  # one of these, and what it would be
         self.integers = False  # computed from integers that the dtype does not have
         self.looked_up = False  # a value was looked up by equality, and not found

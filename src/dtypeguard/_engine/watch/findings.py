@@ -14,6 +14,7 @@ from .rule import RULES, Finding, Rule, Severity
 from .scope import Scope
 from .selection import Selection
 from .sites import Site, site_at
+from .spots import births_of
 
 _WORSE = [severity.value for severity in Severity]
 _MEASURED = "DG9"  # the family that looks at values
@@ -173,6 +174,9 @@ class Findings:
         rule = RULES[rule] if isinstance(rule, str) else rule
         severity = severity or rule.severity
         mine = site if self.scope is None else self.scope.place(site)
+        if mine is None and self.scope is not None and rule.at_birth:  # the line to change may be there
+            born = next((birth.file for birth, edit in births_of(fields.get("origin", ())) if edit), None)
+            mine = site if born is not None and self.scope.mine(born) else None
         if mine is None or not self._selection.on(rule.id, mine.file, mine.line, severity):
             return None
         with self._lock:

@@ -72,7 +72,8 @@ def flipped(row: Row, audit: Recorder) -> None:
         verb = "comes" if row.flipped == 1 else "come"
         harm = f"{row.flipped} of {row.decided} {verb} out otherwise than in {wide_of(row)}{rare or ''}"
         if row.ranks[0]:
-            harm = f"{row.ranks[0]} of {row.ranks[1]} ranks are others than in {wide_of(row)}"
+            which = f"the first {row.ranks[1]} places hold" if row.name == "sort" else f"{row.ranks[1]} ranks are"
+            harm = f"{row.ranks[0]} of {which} others than in {wide_of(row)}"
         elif not sure:
             harm = f"{others} of {rows} rows have other places than in {wide_of(row)}"
         harm += f": {number(was)} instead of {number(is_)}"

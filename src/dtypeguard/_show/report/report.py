@@ -234,7 +234,7 @@ class AuditReport(Drawn, Generic[R]):
         if known is not None:
             bad = known.new(bad)
         if bad:
-            raise AssertionError(f"the audit found {number(len(causes_of(bad)), 'fault')}\n{Report(bad)}")
+            raise AssertionError(f"the audit found {counted(causes_of(bad))}\n{Report(bad)}")
 
     # ------------------------------------------------------------ as edits
 
