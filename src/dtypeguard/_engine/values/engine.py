@@ -21,7 +21,7 @@ from ..watch.mode import CASTING
 from ..watch.recorder import Recorder
 from ..watch.sites import Site
 from ..watch.text import LARGEST
-from .flags import LOGS, Flags
+from .flags import LOGS, Flags, is_indicator
 from .incoming import loops
 from .kept import LOST as LOST_OF_TOTAL
 from .kept import UNMOVED, Kept, Totals
@@ -168,7 +168,7 @@ class Values:
             if op.way is Way.MATCH:
                 self.tested(op, args, tensors)
             elif tensors or results:
-                meant = op.name in LOGS and self._is_indicator(tensors)
+                meant = op.name in LOGS and bool(tensors) and is_indicator(self._audit.lineage.get(tensors[0]))
                 row = _nowhere if meant else functools.partial(self._row_of, op, frame, inputs)
                 self.flags.after(op, args, kwargs, tensors, results, row)
         except Exception as error:
@@ -249,11 +249,6 @@ class Values:
         number = private.next_sequence() - 1
         if number not in lines:  # else it made no node
             lines[number] = (self._audit.line(frame), self._audit.module())
-
-    def _is_indicator(self, inputs: list[Tensor]) -> bool:
-        """Whether values were made of booleans: the logarithm of what is impossible is -inf, and is meant."""
-        node = self._audit.lineage.get(inputs[0]) if inputs else None
-        return node is not None and bool(node.parents) and node.parents[0].dtype is torch.bool
 
     def _row_of(self, op: Operator, frame: FrameType, inputs: Any, tensor: Tensor, given: bool = False) -> Row:
         """The row of a result; or the one for an input whose values came in from outside."""

@@ -19,6 +19,7 @@ from ..ops import Operator, Way
 from .rows import Row
 
 LOGS = frozenset(["log", "log2", "log10"])
+_WRITTEN = frozenset(["zeros", "zeros_like", "new_zeros", "eye", "tensor"])
 _READ = 256  # operations, after which flags on other devices are read
 
 
@@ -40,10 +41,12 @@ class Flag:
         self.asked = False  # whether it is finite
         self.dead = False  # its storage is gone
 
-    @property
-    def impossible(self) -> bool:
-        """Whether values are logarithms of 0, in the wider dtype too: a probability of 0, whose -inf is meant."""
-        return self.source is not None and self.source.name in LOGS and not self.source.lost and not self.nan
+
+def is_indicator(node: Any) -> bool:
+    """Whether values were made of booleans, or written down: the logarithm of what is impossible is -inf, and meant."""
+    if node is None or not node.parents:
+        return node is not None and node.op in _WRITTEN
+    return bool(node.parents[0].dtype is torch.bool)
 
 
 _NONE = (0, 0)
@@ -150,9 +153,7 @@ class Flags:
         """Where values that are not finite were born, if there are any."""
         self.read()
         flag = self._get(tensor)
-        if flag is None or not flag.bad or not _counts(tensor)[0]:
-            return None
-        return None if flag.impossible and not bool((tensor == math.inf).any()) else flag.source
+        return flag.source if flag is not None and flag.bad and _counts(tensor)[0] else None
 
     def has_nan(self, tensor: Tensor) -> bool:
         """Whether there is NaN in the storage of a tensor."""
@@ -175,7 +176,7 @@ class Flags:
     def _over(self, flag: Flag) -> None:
         if not isinstance(flag.bad, int):  # on another device: it is told when it is read
             flag.dead = True
-        elif flag.bad and not flag.seen and flag.source is not None and not flag.impossible:
+        elif flag.bad and not flag.seen and flag.source is not None:
             self._left(flag.source)
 
     def _get(self, tensor: Tensor) -> Flag | None:
