@@ -67,7 +67,7 @@ def test_an_operand_that_is_older_than_the_audit_is_named(tmp_path, code, operan
     file.write_text(code)
     (found,) = audited(lambda: eval(compile(code, str(file), "eval"))).findings
     rest = " on the float64 operand, in the data set if it is data" if operand is None else ""
-    assert found.fix == f"convert where the float64 is born: `{operand or ''}.to(torch.float32)`{rest}"
+    assert found.fix == f"convert the float64 where it comes from, or here: `{operand or ''}.to(torch.float32)`{rest}"
 
 
 @BUGS.add("DG101", "return x * self.scale", to_dtype=F64, from_dtype=F32)

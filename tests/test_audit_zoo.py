@@ -240,7 +240,7 @@ def half_leaves_for_a_loss(fault):
     layer, x, target = nn.Linear(4, 1), torch.randn(3, 4), torch.randn(3, 1)
     with torch.autocast("cpu", dtype=BF16):
         prediction = layer(x)
-    loss = F.huber_loss(prediction if fault else prediction.float(), target)
+    loss = F.huber_loss(prediction if fault else prediction.float(), target)  # DG210
     loss.backward()  # DG201
     return layer.weight.grad
 

@@ -121,9 +121,9 @@ def _creep(
     other, double = pair
     narrow = narrow or other
     narrow = narrow if narrow.is_floating_point or narrow.is_complex else torch.float32
-    cast = f".to(torch.{name_of(like(double, narrow))})"
+    cast, where = f".to(torch.{name_of(like(double, narrow))})", "where the float64 is born"
     if birth is None or birth.op == FIRST:
-        made = operand(code)
+        made, where = operand(code), "the float64 where it comes from, or here"  # it is older than the audit
         advice = f"`{made}{cast}`" if made else f"`{cast}` on the float64 operand, in the data set if it is data"
     elif birth.named:
         advice = f"`{birth.op.partition(' ')[2].strip('`')}{cast}`"
@@ -137,7 +137,7 @@ def _creep(
         advice = f"`{made}{cast}`{there}"
     if others := _others(nodes, birth):
         advice += f"; float64 comes from {' and '.join(others[:_OTHERS])}, too"
-    advice = f"convert where the float64 is born: {advice}"
+    advice = f"convert {where}: {advice}"
     return {"how": "mixes", "double": name_of(double), "other": name_of(other), "advice": advice}
 
 

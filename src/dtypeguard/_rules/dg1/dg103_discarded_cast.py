@@ -34,6 +34,7 @@ _TARGETS = (ast.Name, ast.Attribute, ast.Subscript)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _CALLED = re.compile(r"\)\s*\.[a-z]\w*_\(")  # a method that writes to what a call gives
+_GRADIENT = re.compile(r"\.grad$")
 _NAMED = re.compile(r"(\w+)\s*(?::[^=]*)?=[^=]")
 
 
@@ -52,7 +53,8 @@ def discarded(event: Op, audit: Recorder) -> None:
         }
         target = subject if isinstance(_parsed(subject), _TARGETS) else "result"
         kept = _in_loop(event.site, subject, facts["what"]) or f"{target} = {facts['what']}"
-        facts["advice"] = f"keep the result: `{kept}`; or delete the line"
+        keep = "" if _GRADIENT.search(target) else f"keep the result: `{kept}`; or "  # which has its parameter's dtype
+        facts["advice"] = f"{keep}delete the line"
         audit.suspect(RULE, event, source, event.site.calls, **facts).find(audit)
 
 

@@ -1,7 +1,7 @@
 """Names in one file: what they are called, where their values come from, what is changed in place."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
@@ -164,7 +164,7 @@ class Names(Text):
         loops = [one for one in self.up(name) if isinstance(one, cst.For | cst.While)]
         drawn = [one for one in loops if isinstance(one, cst.For) and name.value in self._drawn(one)]
         ends = [self.extent(drawn[0])[1]] if drawn else []  # a loop draws it anew
-        around = [self.extent(one)[0] for one in loops if one not in drawn]
+        around = [(self.extent(one)[0], self._assigned_anew(one, own, begin)) for one in loops if one not in drawn]
         until = min([*ends, len(self.text)])
         for one in self.of(cst.Name):
             at, parent = self.extent(one)[0], self.parents[one]
@@ -175,10 +175,15 @@ class Names(Text):
             if (
                 read
                 and self.inside(one, scope)
-                and (begin <= at < until or any(first <= at < begin for first in around))
+                and (begin <= at < until or any(first <= at < last for first, last in around))
             ):
                 return True
         return False
+
+    def _assigned_anew(self, loop: cst.For | cst.While, targets: Iterable[Node], end: int) -> int:
+        """Where each round of a loop has assigned one of these targets; else the end."""
+        statements = map(self.statement, targets)
+        return min([end, *(self.extent(one)[1] for one in statements if self.parents[one] is loop.body)])
 
     def is_over(self, node: Node) -> bool:
         """Whether it is a function's own variable of what a call has made, and nobody reads that any more."""
