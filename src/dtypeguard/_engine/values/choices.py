@@ -264,7 +264,8 @@ class Choices:
         if (never and _never_equal(op, args, out, row)) or not held:
             return
         known = [self._memory.get(one) if self._memory.wider.get(one.dtype) else None for one in tensors]
-        double = all(one is None or one.buffer.dtype is torch.float64 for one in known)  # else one has fewer digits
+        # What was in half precision has a shadow of float32 since.
+        double = all(one is None or (one.buffer.dtype is torch.float64 and one.error < SINGLE_ERROR) for one in known)
         mine, theirs = (self._wide(one, torch.float64 if double else torch.float32) for one in args[:2])
         size = torch.maximum(mine.abs(), theirs.abs())
         same = ((mine - theirs).abs() <= _SAME * torch.finfo(size.dtype).eps * size) & size.isfinite()

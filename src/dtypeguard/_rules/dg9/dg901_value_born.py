@@ -45,6 +45,7 @@ RULE = Rule(
     ),
 )  # fmt: skip
 
+_LARGEST = torch.finfo(torch.float16).max
 _BEFORE = 4  # lines at which an epsilon may stand
 _MIDDLE, _TOP = -4, 14  # powers of two: of the range of float16, and below its end
 _INSTEAD = {  # functions that overflow in every dtype
@@ -163,12 +164,28 @@ def _advice(harm: Harm, lost: Row | None, skipped: bool) -> str:
                 return (
                     f"{eps} is 0 in float16: use an eps that float16 has, 1e-4 and up, or compute it in {wide_of(row)}"
                 )
+            if number := _beyond(row):
+                end = "min" if number.startswith("-") else "max"
+                return f"{number} is infinite in float16: use `torch.finfo(x.dtype).{end}`, or compute it in float32"
             return f"compute it{inputs} in {wide_of(row)}, or {scale}"
         return f"compute it in {wide_of(row)}, and what goes into it: the digits that keep it finite are lost before"
     if row.name in _CASTS:
         return f"keep in {wide_of(row)} what does not fit, or {scale}"
     finite = _FINITE.get(row.name.rstrip("_"), "keep its arguments where the result is finite")
     return f"{finite}; or {scale}" if row.dtype is torch.float16 else finite
+
+
+def _beyond(row: Row) -> str | None:
+    """A number in the code of a line that float16 does not have, and that values are computed with."""
+    with contextlib.suppress(SyntaxError):
+        code = row.site.expression
+        for node in ast.walk(ast.parse(code, mode="eval")):
+            parts = [node.left, node.right] if isinstance(node, ast.BinOp) else []
+            for one in parts:
+                value = one.operand if isinstance(one, ast.UnaryOp) else one
+                if isinstance(value, ast.Constant) and isinstance(value.value, float | int) and value.value > _LARGEST:
+                    return ast.get_source_segment(code, one)
+    return None
 
 
 def _vanished(row: Row) -> str | None:

@@ -28,8 +28,8 @@ RULE = Rule(
         "in one dtype only, as that of 0.7 in float32 by 0.7 in float64. It needs an audit with `values=True`."
     ),
     unsafe=(
-        "whole_division", "near_equal", "narrow_behind_difference", "float64_inside", "widen_rounding",
-        "retype_inside", "widen_behind", "widen_origins",
+        "whole_division", "near_equal", "whole_numbers", "narrow_behind_difference", "float64_inside",
+        "widen_rounding", "retype_inside", "widen_behind", "widen_origins",
     ),
     converts=False,
     sources=("https://github.com/NVIDIA/TensorRT-LLM/issues/3847",),

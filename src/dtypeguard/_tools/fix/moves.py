@@ -230,6 +230,21 @@ def widen_operands(place: Place, at: At) -> Iterator[Candidate]:
 
 
 @move
+def whole_numbers(place: Place, at: At) -> Iterator[Candidate]:
+    """Computes whole numbers as integers, or in a dtype that has them all."""
+    if place.wide is not torch.float64 or not place.finding.fix.endswith(WHOLE):
+        return
+    rounding, source = place.birth or at, (place.birth or at).source
+    whole = rounding.node
+    while isinstance(source.parents[whole], cst.BinaryOperation):
+        whole = source.parents[whole]
+    deep = [leaf for one in At(source, whole).used() for leaf in one.leaves()]
+    casts = [call for leaf in deep for call in leaf.casts(place.wide) if source.on(call.node) is not None]
+    yield joined([next(call.retyped(place.wide), []) for call in casts])
+    yield from (leaf.cast(place.wide) for leaf in deep)
+
+
+@move
 def widen_rounding(place: Place, at: At) -> Iterator[Candidate]:
     """Stays in the wider dtype where digits were dropped."""
     if place.birth is not None:
@@ -355,6 +370,7 @@ def without_copy(place: Place, at: At) -> Iterator[Candidate]:
         yield [source.replace(call, source.code(target))]
 
 
+WHOLE = "or make it of integers"  # the help, where whole numbers are lost that float64 has
 _VIEWS = frozenset("detach clone contiguous cpu float view reshape flatten squeeze unsqueeze".split())
 _DRAWN = re.compile(r"`(\w+\[\w+\]) = ")  # where a loop has a value from: what DG103 says to write to
 

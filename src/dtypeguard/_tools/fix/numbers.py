@@ -1,8 +1,7 @@
-"""What may be written for numbers, integers, masks, and the targets of writes."""
+"""What may be written for numbers, integers, and the targets of writes."""
 
 import ast
 import itertools
-import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -27,81 +26,6 @@ def eps_of_dtype(place: Place, at: At) -> Iterator[Candidate]:
             yield [source.replace(number, "1e-4")]
     if isinstance(node, cst.Call) and argument(node, "eps") is None:
         yield [source.add_argument(node, "eps=1e-4")]
-
-
-@move
-def fill_of_dtype(place: Place, at: At) -> Iterator[Candidate]:
-    """Fills with the dtype's own limit."""
-    source, call = at.source, at.node
-    if not isinstance(call, cst.Call) or not source.torch():
-        return
-    owners = [f"{source.code(on)}.dtype" for on in [source.on(call)] if on is not None]
-    if (said := argument(call, "dtype")) is not None:
-        owners.append(source.code(said.value))
-    kind = "finfo" if place.finding.from_dtype in FLOATING else "iinfo"
-    for arg in call.args if owners else ():
-        code = source.code(arg.value)
-        if code.lstrip("-")[:1].isdigit() or "finfo" in code:
-            limit = "min" if code.startswith("-") or code.endswith("min") else "max"
-            yield [source.replace(arg.value, f"{source.torch()}.{kind}({owners[-1]}).{limit}")]
-
-
-@move
-def limit_of_dtype(place: Place, at: At) -> Iterator[Candidate]:
-    """Takes the limits of the dtype, where a wider one has larger ones."""
-    source = at.source
-    for call in source.below(at.node, cst.Call) if place.finding.from_dtype in HALF else ():
-        code = source.code(call.func)
-        if code == f"{source.torch()}.finfo" and len(call.args) == 1 and _says_wide(source, call.args[0].value):
-            said = [one for one in source.below(at.node, cst.Attribute) if source.code(one).endswith(".dtype")]
-            given = dict.fromkeys([*map(source.code, said), *(f"{name}.dtype" for name in source.like(at.node))])
-            for owner in [*given, source.dtype_code(place.narrow)]:
-                yield [source.replace(call.args[0].value, owner)]
-
-
-def _says_wide(source: Source, node: Node) -> bool:
-    return source.code(node) in [f"{source.torch()}.{name_of(dtype)}" for dtype in (torch.float32, torch.float64)]
-
-
-@move
-def bool_mask(place: Place, at: At) -> Iterator[Candidate]:
-    """Gives a bool mask."""
-    source, node = at.source, at.node
-    if isinstance(node, cst.Call):
-        masks = [arg for arg in node.args if arg.keyword and "mask" in arg.keyword.value] or list(node.args[3:])
-        hides = source.called(node) != "scaled_dot_product_attention"  # to which True means: look at it
-        for arg in masks:
-            known = _hides(At(source, arg.value), place)
-            text = "~" if known is not None and known is not hides else ""
-            yield [source.replace(arg.value, f"{text}{source.closed(arg.value)}.bool()")]
-    if isinstance(node, cst.BinaryOperation):
-        for mask, scores in ((node.right, node.left), (node.left, node.right)):
-            if (hidden := _hides(At(source, mask), place)) is not None:
-                text = f"{'' if hidden else '~'}{source.closed(mask)}.bool()"
-                yield [source.replace(node, f"{source.closed(scores)}.masked_fill({text}, float('-inf'))")]
-                return
-
-
-_INVERTED = re.compile(r"\(*(~|1(\.0?)?\s*-|\w+\.logical_not\()|.*\.logical_not\(\)")
-
-
-def _hides(mask: At, place: Place) -> bool | None:
-    """Whether a 1 in a mask hides a place, as its name or what it is made of says; None where nothing does."""
-    code = mask.source.code(mask.node)
-    written = [one.source.code(one.node) for one in mask.origins()]
-    ran = [step.rpartition(" at ")[0] for step in reversed(place.finding.origin)]  # nothing, if lines were left out
-    for texts in [code, *written], ran if all(ran) else []:
-        inverted = False
-        for text in texts:
-            inverted ^= bool(_INVERTED.match(text))
-            for hides, words in (False, ("tril", "!=")), (True, ("triu", "==")):
-                if any(word in text for word in words):
-                    return hides is not inverted
-    inverted = bool(_INVERTED.match(code))
-    for hides, names in (False, r"attention_mask|valid|keep"), (True, r"pad|causal|hid"):
-        if re.search(names, code):
-            return hides is not inverted
-    return None
 
 
 @move
@@ -349,8 +273,8 @@ def near_equal(place: Place, at: At) -> Iterator[Candidate]:
             left, right = source.closed(node.left), source.closed(one.comparator)
             said = place.finding.message
             if any(f"rounded in {name_of(half)}" in said for half in HALF):  # which is too coarse for isclose
-                yield [source.replace(node.left, f"{left}.to({right}.dtype)")]
                 yield [source.replace(one.comparator, f"{right}.to({left}.dtype)")]
+                yield [source.replace(node.left, f"{left}.to({right}.dtype)")]
             else:
                 written = f"{source.torch()}.isclose({source.code(node.left)}, {right}.to({left}.dtype))"
                 yield [source.replace(node, written)]

@@ -16,7 +16,7 @@ from ..._core.base.dtypes import FLOATING
 from ..._core.base.frames import installed
 from ..._engine.watch.rule import RULES, Finding, Severity
 from ..._show.report.causes import Cause, causes_of, loses
-from . import blocks, classes, moves, numbers, reasons, training
+from . import blocks, classes, masks, moves, numbers, reasons, training
 from .casts import Source
 from .code import MOVES, Place
 from .compared import (
@@ -40,7 +40,7 @@ from .reasons import Refusal
 from .screen import KEPT, Runner, Screen
 from .source import Candidate, Change, Unfit
 
-ALL = (blocks, classes, moves, numbers, training)  # importing them enters their moves
+ALL = (blocks, classes, masks, moves, numbers, training)  # importing them enters their moves
 _TRIES = 24  # candidates for one cause
 _TRIES_MORE = 4  # to make an edit whole
 _DEPTH = 3  # edits that one cause may need
@@ -308,7 +308,7 @@ class Search:
                     refuse(reasons.STAYS)
                     continue
                 tried = self._with(edited)
-                new = self._judge(cause, old, tried)
+                new = self._judge(cause, old, tried, counts=name == "whole_numbers")
                 exact = kinds == ("safe",) and cause.rule in KEPT
                 as_it_is = exact and cause.rule in _EXACT and not base.error
                 if new is reasons.STAYS and depth > 1 and (others := born_elsewhere(cause, old.state, tried)):
@@ -453,8 +453,8 @@ class Search:
         before, after = (self._text_of(file, one).split("\n") for one in (state, edited))
         return before != after and after[line - 1] not in before
 
-    def _judge(self, cause: Cause, old: Tried, new: Tried) -> list[Cause] | Refusal:
-        """New causes that came with an edit; or why it does not help."""
+    def _judge(self, cause: Cause, old: Tried, new: Tried, counts: bool = False) -> list[Cause] | Refusal:
+        """New causes that came with an edit; or why it does not help. Whole numbers that count may be in float64."""
         base, run = old.run, new.run
         if still_found(cause, old.state, new):
             return reasons.STAYS
@@ -466,7 +466,8 @@ class Search:
             return reasons.MERGES
         # Digits that cancel are lost in what is added up, and nobody sees it in float64.
         before, after = (one.lines(one.run.promoted(torch.float32, torch.float64)) for one in (old, new))
-        exact = any(self._wrote(spot.file, spot.line, old.state, new.state) for spot in rounded_when_made(cause))
+        made = rounded_when_made(cause)
+        exact = counts or any(self._wrote(spot.file, spot.line, old.state, new.state) for spot in made)
         if cause.rule in ("DG902", "DG904") and after - before and not exact:
             return reasons.HIDES
         # What stood before a cause's first edit is no edit's doing, also where one before this had ended the program.
