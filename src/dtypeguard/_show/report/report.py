@@ -395,7 +395,7 @@ class AuditReport(Drawn, Generic[R]):
         if hidden:
             return f"{counted(hidden)} not shown"
         if self._recorder.operations:
-            return "nothing found"
+            return f"nothing found in {self._steps()}" if "every" in (self.values or {}) else "nothing found"
         early = self.error is not None
         return "the program ended before any operation of PyTorch" if early else "no operation of PyTorch was seen"
 
@@ -427,11 +427,16 @@ class AuditReport(Drawn, Generic[R]):
         """What is misspelt in comments: file, line and text."""
         return self._recorder.findings.slips()
 
+    def _steps(self) -> str:
+        """`3 of 5 steps`, where not each is looked at."""
+        values = self.values or {}
+        return f"{values['looked_at']:,} of {number(values['steps'], 'step')}"
+
     def _shadowed(self, style: Style) -> list[str]:
         """What was looked at of values, in a sentence."""
         if (values := self.values) is None:
             return []
-        steps = f"; {values['looked_at']:,} of {number(values['steps'], 'step')} looked at" if "every" in values else ""
+        steps = f"; only {self._steps()} looked at" if "every" in values else ""
         if values["how"] != "shadow":
             return [f"values: what is not finite, in each operation{steps}"]
         missing = ", ".join(f"{name} ({count})" for name, count in values["not_shadowed"].items())
