@@ -77,7 +77,7 @@ def all_operands(edited: Edited) -> Iterator[Candidate]:
         names = [one.node for one in At(source, statement).names() if isinstance(one.node, cst.BaseExpression)]
         made = [value for name in names for value in source.definitions(name)[:1]]
         made = [value for value in made if source.scope(value) is source.scope(statement)]
-        if any(edited.wrote(value) and _is_born_wide(source, value) for value in made):
+        if _adds(source, statement) or any(edited.wrote(value) and _is_born_wide(source, value) for value in made):
             rest = [At(source, statement)]
             if isinstance(source.scope(statement), cst.FunctionDef):  # else it may be what the program is given
                 rest += [At(source, value) for value in made if not edited.wrote(value)]
@@ -109,6 +109,11 @@ def all_totals(edited: Edited) -> Iterator[Candidate]:
 def _is_born_wide(source: Source, value: Node) -> bool:
     """Whether an expression is wide without a cast, which would only be for what that line computes."""
     return not any(source.is_cast(call) for call in source.below(value, cst.Call))
+
+
+def _adds(source: Source, statement: Node) -> bool:
+    """Whether something is added in place, as to an average, of which a cast would only take digits."""
+    return any(source.called(call) in _ADD for call in source.below(statement, cst.Call))
 
 
 def _mixing(run: Run, file: str) -> set[int]:
@@ -156,6 +161,7 @@ def _name(function: Scope) -> str:
     return function.name.value if isinstance(function, cst.FunctionDef) else ""
 
 
+_ADD = frozenset(["add_", "lerp_", "addcmul_"])
 Way = Callable[[Edited], Iterator[Candidate]]
 WAYS: tuple[Way, ...] = (all_operands, all_totals, without_needless, same_results)
 MORE = (all_operands, all_totals)  # those that widen more
