@@ -34,12 +34,11 @@ def limit_of_dtype(place: Place, at: At) -> Iterator[Candidate]:
     """Takes the limits of the dtype, where a wider one has larger ones."""
     source = at.source
     for one in source.below(at.node, cst.Float, cst.Integer) if place.finding.from_dtype in HALF else ():
-        if one.evaluated_value > torch.finfo(place.narrow).max and source.torch():
-            minus = isinstance(source.parents[one], cst.UnaryOperation)
-            yield from _filled(at) if minus else ()
-            for owner in [*(f"{name}.dtype" for name in source.like(at.node)), source.dtype_code(place.narrow)]:
-                whole = source.parents[one] if minus else one
-                yield [source.replace(whole, f"{source.torch()}.finfo({owner}).{'min' if minus else 'max'}")]
+        negative = source.parents[one]
+        if one.evaluated_value > torch.finfo(place.narrow).max and isinstance(negative, cst.UnaryOperation):
+            yield from _filled(at) if source.torch() else ()
+            for owner in [f"{name}.dtype" for name in source.like(at.node)] if source.torch() else ():
+                yield [source.replace(negative, f"{source.torch()}.finfo({owner}).min")]
     for call in source.below(at.node, cst.Call) if place.finding.from_dtype in HALF else ():
         code = source.code(call.func)
         if code == f"{source.torch()}.finfo" and len(call.args) == 1 and _says_wide(source, call.args[0].value):
