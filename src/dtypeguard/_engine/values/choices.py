@@ -415,7 +415,7 @@ def _first(row: Row, ranks: Tensor, mine: Tensor, theirs: Tensor, out: Tensor, b
         if moved > count // 2 and moved * max(row.ranks[1], 1) > row.ranks[0] * count:
             place = int(others[worst].nonzero()[0])
             row.ranks = moved, count
-            row.changed = tuple(int(one.reshape(-1, size)[worst, place]) for one in (out, best))
+            row.changed = float(out.reshape(-1, size)[worst, place]), float(best.reshape(-1, size)[worst, place])
         count *= 2
 
 

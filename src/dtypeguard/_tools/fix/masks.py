@@ -1,5 +1,6 @@
 """What may be written for numbers that stand for infinity, and for masks."""
 
+import ast
 import re
 from collections.abc import Iterator
 
@@ -34,8 +35,8 @@ def limit_of_dtype(place: Place, at: At) -> Iterator[Candidate]:
     """Takes the limits of the dtype, where a wider one has larger ones."""
     source = at.source
     for one in source.below(at.node, cst.Float, cst.Integer) if place.finding.from_dtype in HALF else ():
-        negative = source.parents[one]
-        if one.evaluated_value > torch.finfo(place.narrow).max and isinstance(negative, cst.UnaryOperation):
+        negative, number = source.parents[one], ast.literal_eval(source.code(one))
+        if number > torch.finfo(place.narrow).max and isinstance(negative, cst.UnaryOperation):
             yield from _filled(at) if source.torch() else ()
             for owner in [f"{name}.dtype" for name in source.like(at.node)] if source.torch() else ():
                 yield [source.replace(negative, f"{source.torch()}.finfo({owner}).min")]
