@@ -36,6 +36,8 @@ def is_share(tensor: Tensor) -> bool:
 
 def is_added(tensor: Tensor) -> bool:
     """Whether a tensor is a mask that is added to scores: 0, and a number that stands for minus infinity."""
-    if torch.compiler.is_compiling() or not readable(tensor) or tensor.dtype.itemsize < 2 or not tensor.numel():
+    if torch.compiler.is_compiling() or not readable(tensor) or not tensor.is_floating_point():
+        return False
+    if tensor.dtype.itemsize < 2 or not tensor.numel():
         return False
     return bool(((tensor == 0) | (tensor <= _HIDES)).all() & (tensor <= _HIDES).any())

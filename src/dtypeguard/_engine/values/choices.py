@@ -86,8 +86,9 @@ class Choices:
         nodes = [node for node in map(node_of, pair) if node is not None]
         if len(nodes) < 2:
             return False
-        made = _is_cast, _is_rounded if self.rounds else _is_cast
-        return any(is_of(*nodes) or is_of(*reversed(nodes)) for is_of in made)
+        both = nodes, nodes[::-1]
+        cast = op.name == "sub" and any(_is_cast(*pair) for pair in both)
+        return cast or (self.rounds and any(_is_rounded(*pair) for pair in both))
 
     def bounded(self, op: Operator, args: Any, kwargs: Any, out: Any) -> None:
         """Rounded numbers are kept within bounds, as a quantizer does: so are those that they would have been."""

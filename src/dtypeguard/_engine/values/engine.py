@@ -168,7 +168,8 @@ class Values:
             if op.way is Way.MATCH:
                 self.tested(op, args, tensors)
             elif tensors or results:
-                meant = op.name in LOGS and bool(tensors) and is_indicator(self._audit.lineage.get(tensors[0]))
+                values = tensors[0] if op.name in LOGS and tensors else None
+                meant = values is not None and is_indicator(self._audit.lineage.get(values), values)
                 row = _nowhere if meant else functools.partial(self._row_of, op, frame, inputs)
                 self.flags.after(op, args, kwargs, tensors, results, row)
         except Exception as error:

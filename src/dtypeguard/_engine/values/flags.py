@@ -42,10 +42,10 @@ class Flag:
         self.dead = False  # its storage is gone
 
 
-def is_indicator(node: Any) -> bool:
+def is_indicator(node: Any, values: Tensor) -> bool:
     """Whether values were made of booleans, or written down: the logarithm of what is impossible is -inf, and meant."""
     if node is None or not node.parents:
-        return node is not None and node.op in _WRITTEN
+        return node is not None and node.op in _WRITTEN and bool(values.any())
     return bool(node.parents[0].dtype is torch.bool)
 
 
