@@ -507,7 +507,7 @@ def test_a_baseline_lets_pass_what_was_known(tmp_path):
     made(discards).save_baseline(path)
     made(discards).assert_clean(baseline=path)
     made().assert_clean(baseline=str(path))
-    with pytest.raises(AssertionError, match="found 1 fault\n") as caught:
+    with pytest.raises(AssertionError, match="found 1 warning\n") as caught:
         made(discards, promotes).assert_clean(baseline=path)
     assert "DG101" in str(caught.value)
     assert "DG103" not in str(caught.value)
