@@ -1,5 +1,6 @@
 """The exception of a call that broke its contract: what is wrong, where, and what to write instead."""
 
+import sys
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from ..base.errors import (
     make_error,
     plain,
 )
-from ..base.frames import caller, installed, place, place_of, return_of
+from ..base.frames import caller, installed, place, place_of, return_of, user
 from ..contract.model import Path, argument_of
 from .expressions import Arguments
 from .names import caster_of, keeps_digits
@@ -160,5 +161,8 @@ def error_for(
         line = return_of(contract.body)
         more["defined at" if line is None else "return at"] = line or place_of(contract.body) or ""
     path, site = module_path(call), place(caller(frame))
+    mine = place(user(frame or sys._getframe()))
+    if mine != site and mine not in more.get("needed by", ""):  # the line is of a package
+        more["reached at"] = mine
     with private.no_function():
         return make_error(kind, contract.function, violations, path, site, axes, instead, more, placed)

@@ -14,6 +14,7 @@ from ..output import tell, try_files
 from .compare import compare
 from .recipes import check_tool, recipe
 
+_WORTH = 0.2  # of the error²: what keeping a layer saves at least to be advised
 _OF_FORMATS = ("bits", "recipe", "attention")  # options that have no meaning for a dtype
 
 
@@ -52,6 +53,8 @@ def _next(options: argparse.Namespace, result: Any, failed: str) -> str:
     """What to do about an error, in a line; nothing where it is small enough, or no layer is known to save any."""
     best = max(result.layers, key=lambda layer: layer.saves or 0, default=None)
     if best is None or not best.saves or not math.isfinite(best.saves) or not (failed or options.max_error is None):
+        return ""
+    if best.saves < _WORTH:
         return ""
     one = f"next: {titled(best.name)} kept in {result.wide} leaves about"
     left = percent(result.error * math.sqrt(max(1 - best.saves, 0)))

@@ -36,6 +36,7 @@ _OTHERS = 10.0  # times its own share: that of another module, from which on a l
 _CURVE = 20  # points
 _SPREAD = 0.5  # of the parameters: a set that holds more hardly pays
 _BATCH = 0.5  # of the error²: what its rounding makes of the error if it is told
+_NOTED = 0.5  # of the error that is left: what the batch in the low dtype adds, if it is told
 
 
 @dataclass(slots=True)
@@ -382,6 +383,9 @@ class Search(Trials):
             notes.append(
                 f"the model does not run with the batch in float32: pass it in {name_of(low)}, as was done here"
             )
+        elif names and low is not None and (own := self._of_batch()) > _NOTED * error:
+            wide = name_of(widest(self._subject.model))
+            notes.append(f"pass the batch in {wide}, as was done here: in {name_of(low)} it adds {percent(own)}")
         if share > _SPREAD:
             notes.append(f"more than half of the model is kept: {of_whole(share)} of its parameters")
         cost = share, self.units.bytes(names, None if low is None else low.itemsize)
@@ -389,6 +393,11 @@ class Search(Trials):
             names, error, self.runs, low, *self._ran.get(names, ((), ())), *cost, tuple(self.curve(base)), tuple(notes),
             widest(self._subject.model),
         )  # fmt: skip
+
+    def _of_batch(self) -> float:
+        """The error that a batch in the low dtype adds, and no layer takes back."""
+        error = self.batch()
+        return math.sqrt(max(0.0, self._found.error**2 - error**2)) if error is not None else 0.0
 
     def curve(self, base: float) -> list[tuple[float, float]]:
         """Shares of the parameters, and the errors that are expected of keeping them, or were measured."""

@@ -475,7 +475,7 @@ def _parts(layer: Layer, arithmetic: str) -> str:
     parts = {"weights": layer.weights, arithmetic: layer.arithmetic, "decisions": layer.decisions}
     told = [f"{name} {round(100 * value)}" for name, value in parts.items() if abs(value) >= _LEAST]
     if layer.through and (layer.saves or 0) >= _LEAST:
-        told.append(f"{cut(titled(layer.through), _CUT)} gets float32")
+        told.append(f"saves in {cut(titled(layer.through), _CUT)}")
     return ", ".join(told)
 
 

@@ -24,8 +24,8 @@ from .words import count, number, short
 
 _COLUMNS, _SHOWN = 80, 12
 _COLUMNS_SAY = (
-    "roundings: how many of each number the errors of a and of b are. adds: how far a module alone takes the two "
-    "apart; outputs: how far its results are apart"
+    "roundings: the errors of a and of b, where 1 is that of rounding each number once. adds: how far this module "
+    "alone takes a and b apart; outputs: how far apart its results are"
 )
 _COUNTED = 1e4  # roundings: more are told as an error
 

@@ -8,7 +8,7 @@ from ..._core.base.dtypes import dtype_of, name_of
 from ..._core.base.frames import runs_user_code, shortly
 from ..._core.base.usage import Usage
 from ..factory import both_by, no_batch, refusing
-from ..output import tell, try_files
+from ..output import STDOUT, tell, try_files
 from .dryrun import DTYPES, HELD, REGIONS, Undrawn, tabled
 from .table import no_cell
 
@@ -44,7 +44,8 @@ def run(options: argparse.Namespace) -> int:
         except KeyError as error:  # the model has no parameters, so no cell has their dtype
             raise Usage(f"--require {name}: {error.args[0]}") from error
     names = f"{table.module} does not run in {', '.join(refused)}, which --require names"
-    status = tell(options, table, "".join([names, *why]) if refused else "")
+    printed = options.output is None and options.json != STDOUT  # then the table tells why
+    status = tell(options, table, "".join([names, *(() if printed else why)]) if refused else "")
     if options.require and not options.quiet:
         print(f"exit status {status}: {table.module} runs in {', '.join(options.require)}, which --require names")
     return status
