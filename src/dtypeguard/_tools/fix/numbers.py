@@ -40,6 +40,8 @@ def copy_bits(place: Place, at: At) -> Iterator[Candidate]:
 
 
 _COUNTS = ("sum", "count_nonzero", "bincount")
+_SOURCE = 2  # its place among the arguments of these
+_INDEXED = ("scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_", "index_add", "index_add_")
 _BYTES = (torch.uint8, torch.int8)
 
 
@@ -204,10 +206,22 @@ def wider_integers(place: Place, at: At) -> Iterator[Candidate]:
         signed = dtype is torch.int8
         yield from (value.cast(torch.int64) for value in _counters(at, one, signed))
     if not added:
+        yield from _added_at(at)
         yield from each_and_all([part.cast(place.wide) for part in at.used()])
         sums = list(itertools.takewhile(lambda one: isinstance(one, cst.BinaryOperation), at.source.up(node)))
         for whole in sums[-1:]:  # its other terms are of the same dtype
             yield joined([part.cast(place.wide) for part in At(at.source, whole).leaves()])
+
+
+def _added_at(at: At) -> Iterator[Candidate]:
+    """Of `total.scatter_add_(dim, index, source)` the total where it is made, and the source, which has its dtype."""
+    source, node = at.source, at.node
+    given, total = arguments(node), source.on(node)
+    if source.called(node) not in _INDEXED or total is None or len(given) <= _SOURCE:
+        return
+    made = [total] if isinstance(total, cst.Call) else source.definitions(total)[:1]
+    cast = At(source, given[_SOURCE].value).cast(torch.int64)
+    yield from (joined([change, cast]) for one in made for change in At(source, one).retyped(torch.int64))
 
 
 def _in_place(at: At) -> list[cst.AugAssign]:

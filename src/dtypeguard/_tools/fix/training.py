@@ -318,7 +318,16 @@ def _conversions(at: At) -> list[Node]:
     """The statements beside a line that convert something in place, as `model.half()` does."""
     source = at.source
     beside = [one for one in source.block(source.statement(at.node)) if isinstance(one, cst.SimpleStatementLine)]
-    return [one for one in beside if isinstance(one.body[0], cst.Expr) and source.is_cast(one.body[0].value)]
+    return [one for one in beside if _converts(source, one.body[0])]
+
+
+def _converts(source: Source, statement: cst.BaseSmallStatement) -> bool:
+    """Whether it is `model.half()`, or `model = model.half()`."""
+    call = statement.value if isinstance(statement, cst.Expr | cst.Assign) else None
+    if call is None or not source.is_cast(call) or len(arguments(call)) > 1:
+        return False
+    targets = statement.targets if isinstance(statement, cst.Assign) else ()
+    return all(source.code(one.target) == source.code(source.on(call)) for one in targets)
 
 
 @move

@@ -1,0 +1,15 @@
+import torch
+from torch import nn
+
+import dtypeguard
+
+
+def fit(head, x):
+    head = head.half()
+    optimizer = torch.optim.Adam(head.parameters(), lr=3e-3)
+    watched = dtypeguard.amp.watch(head, optimizer)
+    head(x.half()).sum().backward()
+    optimizer.step()  # expect: DG404 "eps=1e-08 is 0 in float16, the dtype of `Linear.weight`, `Linear.bias`"
+
+
+fit(nn.Linear(4, 1), torch.ones(8, 4))
