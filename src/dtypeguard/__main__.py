@@ -47,7 +47,7 @@ class _Parser(argparse.ArgumentParser):
         }
         if len(takes) == 1:  # --sarif
             meant = f" (did you mean '{takes.pop()} {names[0][2:]}'?)"
-        place = self.given.index(unknown[0]) if unknown[0] in self.given and not names else 0
+        place = self.given.index(unknown[0]) if unknown and not names and unknown[0] in self.given else 0
         begun = next((one for one in reversed(self.given[:place]) if one[:1] == "-"), "")
         if (action := known.get(begun)) is not None and action.type is _list:  # --dtype float32 bfloat16
             there = self.given[self.given.index(begun) + 1 : place]

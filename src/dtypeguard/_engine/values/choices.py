@@ -248,7 +248,7 @@ class Choices:
     ) -> None:  # fmt: skip
         """A value that is looked up in a table, and found only in the wider dtype; or a number that is equal to one."""
         if op.name == "ne":
-            if out.ndim:  # a mask
+            if out.ndim and not _is_meant(args[1]):  # a mask of what is not zero, or finite
                 return
             out = ~out
         tensors = [one for one in args[:2] if isinstance(one, Tensor)]
@@ -368,6 +368,11 @@ def _is_cast(node: Any, other: Any) -> bool:
         if node is other:
             return back.dtype is not other.dtype
     return False
+
+
+def _is_meant(other: Any) -> bool:
+    """Whether it is a number of the program's, and not a bound."""
+    return isinstance(other, int | float) and other != 0 and math.isfinite(other)
 
 
 def decidable(held: list[ShadowStorage]) -> bool:

@@ -40,7 +40,8 @@ def written(event: Op, audit: Recorder) -> None:
     lost = int((source != source.trunc()).sum())
     if lost:
         facts = _facts_of(f"{name_of(source.dtype)} values", f"{lost} of {source.numel()} lose their fraction", out)
-        severity = Severity.INFO if out.dtype is torch.uint8 else None  # pictures
+        small = source.numel() >= _FEW and float(source.abs().max()) <= 1  # of which nothing is left
+        severity = Severity.INFO if out.dtype is torch.uint8 and not small else None  # pictures
         audit.suspect(RULE, event, source, what=expression(event), **facts).find(audit, severity)
 
 

@@ -86,7 +86,7 @@ def born(harm: Harm, audit: Recorder) -> None:
         count, become = f"{row.flushed} of {row.count}", f"become zero in {dtype}"
     else:
         return
-    lost = lost_before(row) if harm.cause is Cause.BORN and row.lost else None
+    lost = lost_before(row) if harm.cause is Cause.BORN and row.lost and not _is_too_large(row) else None
     kept = keep(row) if lost is None and harm.cause is Cause.BORN and row.lost and row.dtype not in HALF else None
     past = {(found.file, found.line) for found in audit.findings.rows() if found.rule == "DG312"}
     skipped = _is_skipped(harm, audit, past)
@@ -94,6 +94,12 @@ def born(harm: Harm, audit: Recorder) -> None:
     advice = buffers or kept or _advice(harm, lost, skipped and not past)
     facts = {"count": count, "become": become, "wider": _wider(harm), "advice": advice}
     enter(RULE, audit, row, facts, harm, Severity.INFO if skipped else None, lost or (row.rounded() if kept else None))
+
+
+def _is_too_large(row: Row) -> bool:
+    """Whether the wider dtype has a value that this one has not, whatever digits were lost before."""
+    there = 0.0 if row.example is None else abs(row.example[1])
+    return not row.backward and there < math.inf and there > torch.finfo(row.dtype.to_real()).max
 
 
 def _is_skipped(harm: Harm, audit: Recorder, past: set[tuple[str | None, int | None]]) -> bool:

@@ -15,6 +15,7 @@ from .source import Candidate, Node
 
 Move = Callable[["Place", "At"], Iterator[Candidate]]
 MOVES: dict[str, Move] = {}
+_OF_SEVERAL = cst.Tuple | cst.List | cst.GeneratorExp | cst.ListComp  # what is computed with are their elements
 
 
 @dataclass(frozen=True)
@@ -108,13 +109,15 @@ class At:
                 found = found[1:] if source.called(node).endswith("_") else found  # in place
             case cst.Tuple() | cst.List():
                 found = [element.value for element in node.elements]
+            case cst.GeneratorExp() | cst.ListComp():
+                found = [node.elt]
             case cst.Assign() | cst.AugAssign() | cst.Return() | cst.Expr() | cst.AnnAssign():
                 found = [] if node.value is None else [node.value]
             case cst.SimpleStatementLine():
                 found = list(node.body)
         rows: list[At] = []
         for one in found:
-            if isinstance(one, cst.Tuple | cst.List) or not isinstance(one, cst.BaseExpression):
+            if isinstance(one, _OF_SEVERAL) or not isinstance(one, cst.BaseExpression):
                 rows += At(source, one).operands(places)
             elif not source.is_constant(one) and not source.is_module(one):
                 rows.append(At(source, one))
