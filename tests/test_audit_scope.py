@@ -112,11 +112,12 @@ def test_what_other_code_does_is_told_at_the_line_that_led_there(project, calls,
 
 def test_both_lines_are_shown(project):
     (finding,) = audited("scaled", source="src").findings
-    told, fault = finding.spots
+    told, fault, born = finding.spots
     assert (told.source.strip(), fault.source.strip()) == ("return scale(x)", "return x * table")
+    assert born.label == "float64 is born here"
     assert told.label == f"leads to {fault.path}:{fault.line}"
     assert finding.edit is told
-    assert finding.fix.startswith(f"at {fault.path}:{fault.line}: ")
+    assert finding.fix.startswith(f"at {born.path}:{born.line}: ")
     assert finding.source == "return scale(x)"
 
 

@@ -947,7 +947,10 @@ def test_dryrun_prints_the_table_and_fails_where_a_dtype_is_refused(command, wri
     asked = "dryrun", "net:Net", "--batch", "net:batch", "--require", "float32,bfloat16"
     status, out, err = command(*asked)
     assert status == 1
-    assert err.startswith("\nNet does not run (refused): net.py:10, in forward: `self.layer(x) @ torch.ones(2, ")
+    assert "net.py:10, in forward: `self.layer(x) @ torch.ones(2," in out  # the table says why
+    assert out.endswith("exit status 1: Net does not run in bfloat16, which --require names\n")
+    status, _, err = command(*asked, "--output", "t.txt")
+    assert "\nNet does not run (refused): net.py:10, in forward: `self.layer(x) @ torch.ones(2, " in err
     assert "torch.ones(2, dtype=torch.float32)` was refused" in err  # the model's words stay
     assert command(*asked[:-1], "float32")[0] == 0
 

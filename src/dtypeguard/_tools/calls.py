@@ -180,7 +180,8 @@ def check_fit(tool: str, title: str, signature: inspect.Signature, batch: Any, n
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        told = f"{title}{signature} does not take {name}: {error}{read_as(batch)}"
+        several = "; a list is several batches: write a tuple of the arguments of one" * name.startswith("batch[")
+        told = f"{title}{signature} does not take {name}: {error}{several or read_as(batch)}"
         raise TypeError(f"{tool}: {told}") from None
 
 

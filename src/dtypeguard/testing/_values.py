@@ -117,7 +117,10 @@ def dtypes_for(spec: TensorSpec, options: Options, anchor: Anchor | None = None)
         names = ", ".join(map(str, spec.names or ())) or "any"
         library = "NumPy" if is_numpy(spec.array_type) else f"torch {torch.__version__}"
         raise AnnotationError(f"no value of {spec.hint} is made: {library} has no dtype called {names}")
-    fit = [d for d in known if options.dtypes is None or d in options.dtypes]
+    asked = options.dtypes
+    if asked is not None and all(d.is_floating_point for d in asked) and not any(d.is_floating_point for d in known):
+        asked = None  # dtypes of floats are not those of ids
+    fit = [d for d in known if asked is None or d in asked]
     if anchor is not None and anchor.dtype is not None and spec.concrete is None and anchor.dtype in known:
         fit = [d for d in fit if not d.is_floating_point or d is anchor.dtype or d in anchor.accepts]
     if not fit:

@@ -194,8 +194,13 @@ class Finding(Row):
         """Say which code is meant; `mine` is the user's line that led to it, where it is another one."""
         fault, births = spot_of(site, self.label), births_of(self.origin)
         if mine is not None and mine is not site:
-            self.spots = (spot_of(mine, f"leads to {fault.path}:{fault.line}"), fault)
-            self.edit, self.fix = self.spots[0], f"at {fault.path}:{fault.line}: {self.fix}"
+            led = spot_of(mine, f"leads to {fault.path}:{fault.line}")
+            born = births[0][0] if RULES[self.rule].at_birth and births and births[0][1] else None
+            self.spots = (led, fault) if born is None else (led, fault, born)
+            self.edit = born if born is not None and born.mine else led
+            if self.edit is led:  # of another one, the line is told
+                place = born or fault
+                self.fix = f"at {place.path}:{place.line}: {self.fix}"
             return
         births = [one for one in births if (one[0].file, one[0].line) != (fault.file, fault.line)]
         self.spots = (fault, *(birth for birth, _ in births))
