@@ -162,7 +162,7 @@ def error_for(
         more["defined at" if line is None else "return at"] = line or place_of(contract.body) or ""
     path, site = module_path(call), place(caller(frame))
     mine = place(user(frame or sys._getframe()))
-    if mine != site and mine not in more.get("needed by", ""):  # the line is of a package
+    if mine is not None and mine != site and mine not in more.get("needed by", ""):  # the line is of a package
         more["reached at"] = mine
     with private.no_function():
         return make_error(kind, contract.function, violations, path, site, axes, instead, more, placed)

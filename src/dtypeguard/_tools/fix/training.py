@@ -324,10 +324,11 @@ def _conversions(at: At) -> list[Node]:
 def _converts(source: Source, statement: cst.BaseSmallStatement) -> bool:
     """Whether it is `model.half()`, or `model = model.half()`."""
     call = statement.value if isinstance(statement, cst.Expr | cst.Assign) else None
-    if call is None or not source.is_cast(call) or len(arguments(call)) > 1:
+    converted = None if call is None or not source.is_cast(call) else source.on(call)
+    if converted is None:
         return False
     targets = statement.targets if isinstance(statement, cst.Assign) else ()
-    return all(source.code(one.target) == source.code(source.on(call)) for one in targets)
+    return all(source.code(one.target) == source.code(converted) for one in targets)
 
 
 @move
