@@ -181,7 +181,7 @@ def check_fit(tool: str, title: str, signature: inspect.Signature, batch: Any, n
         signature.bind(*args, **kwargs)
     except TypeError as error:
         several = "; a list is several batches: write a tuple of the arguments of one" * name.startswith("batch[")
-        told = f"{title}{signature} does not take {name}: {error}{several or read_as(batch)}"
+        told = f"{title}{signature} does not take {name}: {error}{read_as(batch) or several}"
         raise TypeError(f"{tool}: {told}") from None
 
 
