@@ -265,7 +265,7 @@ def _told(refused: str, found: list[DryrunCell], each: bool) -> list[str]:
     if len(groups) == 1:
         how, why = _told_of(found)
         return [f"{count}: {refused}{why and f'{how}: {why}'}", *_details(found), *(_each_helps(found) if each else [])]
-    lines = [f"{count}: {refused} for {len(groups)} reasons:"]
+    lines = [f"{count}: {refused}, for {len(groups)} reasons:"]
     for cells in groups[:_REASONS]:
         helps = [f"  {line}" for line in _each_helps(cells)] if each else []
         how, why = _told_of(cells)
