@@ -96,8 +96,9 @@ def test_cells_stand_below_the_reason_for_which_they_were_refused():
 
 
 def test_reasons_that_differ_in_their_dtypes_are_one_with_the_help_of_the_first():
-    text = str(dryrun(Net(), X, dtype=[F16, BF16], region=None, device="cpu"))
-    assert text == str(dryrun(Net(), X, dtype="fp16, bf16", region=None, device="cpu"))
+    net = with_forward(lambda self, x: self.layer(x.float()), width=16)
+    text = str(dryrun(net, X, dtype=[F16, BF16], region=None, device="cpu"))
+    assert text == str(dryrun(net, X, dtype="fp16, bf16", region=None, device="cpu"))
     assert text.count("help: cast the operand whose dtype differs: `.to(torch.float16)`\n") == 1
     assert "`.to(torch.bfloat16)`" not in text
 
@@ -117,6 +118,13 @@ def test_the_help_gives_what_is_made_inside_the_dtype_of_what_it_is_sized_by():
     finding = dryrun(Pads(), torch.ones(2, 3), dtype=BF16, region=None, device="cpu")[BF16, BF16, None].finding
     assert "write `dtype=h.dtype` in `torch.zeros(h.shape[0], 3)` at " in finding.fix
     assert not any("h.T @ h" in line for line in finding.origin), "it is the line of one operand"
+
+
+def test_a_cell_that_a_guard_does_not_mend_tells_what_is_refused_behind_it():
+    cell = dryrun(Net(), X, dtype=[F32, F16], region=None, device="cpu")[F16, F32, None]
+    assert cell.status == "refused"
+    assert "`self.last(scaled)` was refused" in cell.error  # not the operand that a guard casts
+    assert "`torch.ones(x.shape[-1])`" in cell.finding.fix
 
 
 def test_a_refusal_of_what_is_not_computed_reads_the_same():

@@ -186,7 +186,9 @@ def enter(
     shown, stalls = rounded if rounded is not row else None, harm is not None and harm.cause is Cause.STALLED
     if shown is None and row.dtype in HALF and not stalls and not (itself and row.name == "_to_copy"):
         shown = next((one for one in reversed(list(row.chain())) if one.name in _CASTS and one.dtype in HALF), None)
-    born = _birth(row, earlier and stalls) if shown is None or shown.site.key == row.site.key else None
+    born = (
+        _birth(row, earlier and (stalls or row.builds_up)) if shown is None or shown.site.key == row.site.key else None
+    )
     if shown is not None and shown not in steps:
         steps.append(shown)
     here = None if shown is None else f"rounded to {name_of(shown.dtype)} here"

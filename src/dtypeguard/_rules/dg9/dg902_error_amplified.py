@@ -62,4 +62,4 @@ def amplified(harm: Harm, audit: Recorder) -> None:
             )
             or compute(row),
         }
-        enter(RULE, audit, row, facts, harm, earlier=not better and before is not None)
+        enter(RULE, audit, row, facts, harm, earlier=not better and (before is not None or row.builds_up))

@@ -92,7 +92,9 @@ class Kept(Drawn):
 
     def told(self, modules: Iterable[str], low: str = "") -> Iterator[str]:
         """What is kept, in lines; names are made short by those of all modules, and `low` is what the rest is in."""
-        names = ", ".join(modules_shown(self.names, modules)) or ("nothing but the batch" if self.runs else "nothing")
+        names = ", ".join(modules_shown(self.names, modules)) or (
+            "no module (`kept.apply` casts the batch)" if self.runs else "nothing"
+        )
         if self.names == ("",):
             names = "the whole model, as no part of it that was tried is enough"
         cost = f"; {of_whole(self.parameters)} of the parameters" if self.names else ""

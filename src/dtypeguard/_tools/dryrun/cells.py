@@ -49,7 +49,8 @@ class DryrunCell(Result):
         region: the dtype of the autocast region, or None.
         status: 'runs', 'repaired' (bare PyTorch refuses, a guard in lenient mode would cast), 'refused' or 'unknown'.
         outputs: the dtypes of the tensors that come out, in order; of a guarded model where it is 'repaired'.
-        error: what PyTorch raises, with the line; where it is 'unknown', why. None if it runs.
+        error: what PyTorch raises, with the line; where it is 'refused', what it raises behind a guard, if that is
+            something else; where it is 'unknown', why. None if it runs.
         finding: the refusal as `audit` reports it, with the operands and the lines that their dtypes come from.
         repairs: what a guard would cast, where it is 'repaired'.
         modules: by path, the floating dtypes of what the operations of the module itself give.
@@ -124,7 +125,9 @@ class Runner:
             return None
         repaired = guarded is not bare and guarded.error is None and bool(guarded.cell.repairs)
         cell.status = "runs" if bare.error is None else "repaired" if repaired else "refused"
-        cell.error, cell.finding = bare.cell.error, bare.cell.finding
+        behind = not repaired and bool(guarded.cell.repairs) and guarded.cell.finding is not None  # what a guard leaves
+        told = guarded if behind else bare
+        cell.error, cell.finding = told.cell.error, told.cell.finding
         last = guarded.cell if repaired else bare.cell
         cell.outputs, cell.modules, cell.births, cell.repairs = last.outputs, last.modules, last.births, last.repairs
         return bare.error if cell.finding is None else None

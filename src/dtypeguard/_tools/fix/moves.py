@@ -15,6 +15,7 @@ from .source import Candidate, Change
 _REFUSED_INDEX = re.compile(r"for index\b|'ind(ex|ices)'|as indices")  # in messages of PyTorch's
 _TO_INTEGERS = re.compile(r"\.(?:long|int)\(\)$|\.to\(torch\.int\d+\)$")
 _HALVES = frozenset(["half", *map(name_of, HALF)])
+_NO_TENSORS = frozenset(["zip", "enumerate", "range"])
 
 
 @move
@@ -329,12 +330,28 @@ def narrow_origins(place: Place, at: At) -> Iterator[Candidate]:
 
 def _made_as(made: list[At], dtype: torch.dtype) -> Iterator[Candidate]:
     for one in [other for found in made for other in _operands_of(found)]:
+        if one.source.is_module(one.node) or one.source.called(one.node) in _NO_TENSORS:
+            continue
         yield from one.kept_as_it_is()
         calls = one.casts(torch.float64 if dtype is torch.float64 else torch.float32)
         for call in calls:
             yield from call.retyped(dtype)
         if not calls and (dtype is not torch.float64 or one.says_dtype):  # nobody would see what is wrong in float64
-            yield from one.retyped(dtype)
+            whole = list(one.retyped(dtype))
+            given = _given_to(one, dtype) if dtype is torch.float32 else []
+            yield from whole
+            yield from ([*change, *given] for change in whole if given)
+
+
+def _given_to(copied: At, dtype: torch.dtype) -> Candidate:
+    """The arguments of each call of a model's copy, cast: `average = copy.deepcopy(model)`."""
+    source, node = copied.source, copied.node
+    assign = source.parents.get(node)
+    if source.called(node) != "deepcopy" or not isinstance(assign, cst.Assign):
+        return []
+    names = [source.code(target.target) for target in assign.targets]
+    calls = [call for call in source.of(cst.Call) if source.code(call.func) in names]
+    return joined([part.cast(dtype) for call in calls for part in At(source, call).operands()])
 
 
 def _operands_of(at: At) -> list[At]:
