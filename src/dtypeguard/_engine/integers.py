@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from .ops import NARROW, Operator
+from .sample import LARGEST, thin
 
 INTEGERS = NARROW | {torch.int64}
 SHIFTS = frozenset("bitwise_left_shift __lshift__".split())
@@ -15,6 +16,7 @@ OUT_OF_PLACE = PRODUCTS - {"mul_"} | SHIFTS | frozenset("add sub rsub neg abs su
 IN_PLACE = "add_ sub_ mul_ neg_ abs_ pow_ cumsum_ cumprod_ index_add_ scatter_add_".split()
 _PLACES = frozenset(["index", "dim"])  # arguments that are no values
 _HALF_OF_ALL = 2.0**62
+_BY_ONE = frozenset("mul add sub rsub neg abs pow".split()) | SHIFTS  # each result is of one value of each argument
 
 
 def exact(op: Operator, func: Any, args: Any, kwargs: Any) -> Any:
@@ -24,6 +26,20 @@ def exact(op: Operator, func: Any, args: Any, kwargs: Any) -> Any:
     if op.name in SHIFTS:
         return wide[0] * 2.0 ** wide[1]
     return func(*wide, **{key: v if key in _PLACES else _wide(v) for key, v in kwargs.items()})
+
+
+def sampled(op: Operator, args: Any, out: Tensor) -> tuple[Any, Tensor] | None:
+    """The arguments and the result, or those of some results, if there are many; None where each needs all values."""
+    given = [value for value in args if isinstance(value, Tensor)]
+    if max(map(Tensor.numel, (out, *given))) <= LARGEST:
+        return args, out
+    index = thin(out.shape)
+    if op.name in _BY_ONE:
+        return [v.expand(out.shape)[index] if isinstance(v, Tensor) else v for v in args], out[index]
+    if op.name in ("mm", "bmm"):
+        rows, columns = args[0][index[:-1]], args[1].mT[(*index[:-2], index[-1])]
+        return ([rows, columns.mT], out[index]) if max(rows.numel(), columns.numel()) <= 2 * LARGEST else None
+    return None
 
 
 def outside(op: Operator, out: Tensor, wide: Tensor) -> Tensor:

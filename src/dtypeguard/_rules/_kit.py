@@ -2,6 +2,10 @@
 
 from .._core.base.dtypes import HALF as HALF
 from .._core.base.dtypes import name_of as name_of
+from .._engine.sample import LARGEST as LARGEST
+from .._engine.sample import of as of
+from .._engine.sample import some as some
+from .._engine.sample import thin as thin
 from .._engine.watch.events import Call as Call
 from .._engine.watch.events import Conversion as Conversion
 from .._engine.watch.events import Op as Op
@@ -18,7 +22,6 @@ from .._engine.watch.rule import listed as listed
 from .._engine.watch.sites import Site as Site
 from .._engine.watch.spots import Step as Step
 from .._engine.watch.spots import asked_for as asked_for
-from .._engine.watch.text import LARGEST as LARGEST
 from .._engine.watch.text import human as human
 from .._engine.watch.text import limit as limit
 from .._engine.watch.text import size_of as size_of

@@ -31,6 +31,7 @@ _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _REGIONS = (None, torch.float16, torch.bfloat16)
 _BACKEND = "aot_eager"
 _ALL_CHECKS: Any = list(HealthCheck)  # drawing is as slow as the model, and may be filtered
+_OWN = frozenset(["repeatable", "one dtype", "default dtype"])  # properties of a model, whatever guards it
 _LESS = 5  # inside autocast a fifth of the inputs is drawn
 
 
@@ -104,6 +105,7 @@ def check_module(
             report.failures += source.examine(cell)
             if any(failure.property == PROPERTIES[0].name for failure in report.failures):
                 break  # nothing can be compared
+    report.failures = list(_causes(report.failures))
     if report.failures:
         names = [row.name for row in PROPERTIES]
         report.failures.sort(key=lambda failure: names.index(failure.property))
@@ -114,6 +116,14 @@ def check_module(
         what = "the batch" if batch is not None else drawn
         raise ValueError(f"{bench.name} raises {own[0].ideal}, so it cannot compute {what}")
     return report
+
+
+def _causes(failures: list[Failure]) -> Iterator[Failure]:
+    """Failures, but those of a model that refuses the dtype that it was converted to: a guard has no part in these."""
+    refused = {one.cell.parameter_dtype for one in failures if one.property == "one dtype" and one.cell.ideal}
+    for one in failures:
+        if one.property in _OWN or one.cell.parameter_dtype not in refused or not one.cell.ideal:
+            yield one
 
 
 def _cells(

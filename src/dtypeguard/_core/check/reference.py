@@ -26,7 +26,7 @@ from ..base.dtypes import (
 from ..base.errors import DeviceError, DtypeError, HintError
 from ..base.options import indefinite
 from ..contract.anchor import Anchor, anchor_of, is_count
-from ..contract.beartyped import bearable, is_own
+from ..contract.beartyped import bearable, innermost, is_own
 from ..contract.containers import SCALARS, are_scalars, children, leaves, members
 from ..contract.model import Contract, Param, Path, PathStep, argument_of, checked_values, written
 from ..contract.spec import (
@@ -315,7 +315,7 @@ def _check_none(spec: NoneSpec, value: Any, path: Path, call: CallState) -> None
 
 def _check_other(spec: OtherSpec, value: Any, path: Path, call: CallState) -> None:
     if not bearable(spec, value):
-        report_kind(call, path, value, spec.hint)
+        report_kind(call, *innermost(spec.annotation, path, value, spec.hint))
 
 
 def _check_collection(spec: CollectionSpec, value: Any, path: Path, call: CallState) -> None:

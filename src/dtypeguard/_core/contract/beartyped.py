@@ -9,7 +9,24 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import torch
 
 from ..base.quiet import quiet
+from .model import Path
 from .spec import OtherSpec
+
+
+def innermost(annotation: Any, path: Path, value: Any, hint: str) -> tuple[Path, Any, str]:
+    """The first item of a list, a tuple or a dict that is to blame for it, with its path and its own hint; or it."""
+    from beartype.door import is_bearable
+
+    args, is_dict = get_args(annotation), isinstance(value, dict)
+    alike = len(args) == 1 + is_dict or args[1:] == (...,)
+    if not alike or not isinstance(value, list | tuple | dict) or not isinstance(value, get_origin(annotation)):
+        return path, value, hint
+    wanted = args[is_dict]
+    for key, item in value.items() if is_dict else enumerate(value):
+        if not is_bearable(item, wanted):
+            name = wanted.__name__ if isinstance(wanted, type) and not get_args(wanted) else repr(wanted)
+            return innermost(wanted, (*path, ("item", key)), item, name)
+    return path, value, hint
 
 
 def bearable(spec: OtherSpec, value: Any) -> bool:

@@ -17,10 +17,10 @@ from ..._core.base.dtypes import HALF
 from ..._core.base.progress import tell
 from ..operands import all_values, plain, shadowed, summed
 from ..ops import ADDS_UP, FLUSHES, Operator, Way
+from ..sample import LARGEST
 from ..watch.mode import CASTING
 from ..watch.recorder import Recorder
 from ..watch.sites import Site
-from ..watch.text import LARGEST
 from .flags import LOGS, Flags, is_indicator
 from .incoming import loops
 from .kept import LOST as LOST_OF_TOTAL

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..operands import all_values
 from ..ops import ACCUMULATES
-from ..watch.text import LARGEST
+from ..sample import LARGEST
 from .memory import Memory, ShadowStorage
 from .rows import Row
 

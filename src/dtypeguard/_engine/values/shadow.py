@@ -18,7 +18,7 @@ from torch import Tensor
 from ..._core.base.dtypes import HALF, WIDER
 from ..operands import in_order, operands, shadowed
 from ..ops import ACCUMULATES, BESIDES, KEEPS, Cancels, Operator, Way
-from ..watch.text import LARGEST
+from ..sample import LARGEST
 from . import moves
 from .cancellation import are_squares, beside, cancellation_of, digits_left, is_rounding, is_shown, prepares, repeats
 from .choices import WHOLE, Choices, at_places, decidable, may_be_beside
@@ -291,6 +291,8 @@ class Shadow:
         row.cancellation, row.terms = min(row.cancellation, cancellation), max(row.terms, cancellation * error.size)
         rounds = builds_up(op, row, incoming)
         row.counts = row.counts or (rounds and moves.counts(op, args, row, incoming, shadow))
+        if not rounds and error.size * row.half_ulp > 0.5 and any(loops(one.row, row) for one in incoming):
+            rounds = moves.counts(op, args, row, incoming, shadow)  # beyond the largest of which each can be told
         least = OF_A_COUNT * row.half_ulp if row.counts else _BUILT_UP[row.dtype in HALF]
         grown = rounds and least < relative < math.inf
         again = grown or (rounds and writing is not None and relative == math.inf)  # a total that overflows stays so

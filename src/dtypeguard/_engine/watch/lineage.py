@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from ..._core.base import private
 from ..._core.base.dtypes import name_of
 from ..ops import FRESH
+from ..sample import LARGEST
 from .sites import Site
 from .spots import Step
-from .text import LARGEST
 
 _LONG = 32  # lines between a birth and now
 _SHOWN = 6

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 POWERS = "2^k"
+_NOTHING = 3  # operations with which no step begins: the ends of what an optimizer records, of `step` and `zero_grad`
 
 
 class Enough(SystemExit):
@@ -24,7 +25,6 @@ class Steps:
 
     Attributes:
         trained: steps that have ended.
-        looked: steps and calls that were looked at.
         resting: whether this step is not looked at.
         last: the step after which the program is to end; None for none.
     """
@@ -33,7 +33,7 @@ class Steps:
         self._audit = audit
         self.every: str | int = every
         self.trained: int = 0
-        self.looked: int = 0
+        self._looked, self._since = 0, 0
         self.resting: bool = False
         self.last: int | None = None
         self._calls = 0
@@ -47,6 +47,12 @@ class Steps:
         return self.trained + 1 if self.trained else max(self._calls, 1)
 
     @property
+    def looked(self) -> int:
+        """Steps and calls that were looked at; not one in which nothing has run yet."""
+        ran = self._audit.operations - self._since > _NOTHING
+        return self._looked - (self._looked > 1 and not self.resting and not ran)
+
+    @property
     def asleep(self) -> bool:
         """Whether no call of a module ends this: the program trains, and its step is not looked at."""
         return self.resting and self.trained > 0 and torch.is_grad_enabled()
@@ -54,7 +60,7 @@ class Steps:
     def begin(self) -> None:
         """The first step is looked at."""
         self._audit.handles.append(register_optimizer_step_post_hook(self._optimized))
-        self.looked, self._thread = 1, threading.get_ident()
+        self._looked, self._thread = 1, threading.get_ident()
 
     def _due(self, number: int) -> bool:
         if isinstance(self.every, int):
@@ -92,7 +98,8 @@ class Steps:
 
     def _switch(self, on: bool) -> None:
         """Look at what comes, or do not; values are known anew where steps were not looked at."""
-        self.looked += on
+        if on:
+            self._looked, self._since = self._looked + 1, self._audit.operations
         if on is not self.resting:
             return
         audit = self._audit

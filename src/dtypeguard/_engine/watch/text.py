@@ -9,8 +9,6 @@ from torch import Tensor
 from ..._show.text import human as human
 from ..._show.text import limit as limit
 
-LARGEST = 10**6  # elements that are looked at in full
-
 
 def operand(code: str) -> str:
     """Code that a method can be called on, in parentheses where it is no name, call or subscript; else nothing."""

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._kit import LARGEST, Op, Recorder, Rule, Severity, around, asked_for, name_of, on, readable, size_of
+from .._kit import LARGEST, Op, Recorder, Rule, Severity, around, asked_for, name_of, of, on, readable, size_of, some
 from ._writes import expression, source_of
 
 RULE = Rule(
@@ -21,26 +21,32 @@ RULE = Rule(
         "Writing into an integer tensor truncates towards zero, without a word. So does a cast to integers, which is "
         "reported where all values lie between -1 and 1, as probabilities and sines do: nearly all become 0. Where "
         "negative values are cut too, as in `(points / size).int()`, the cell at 0 is twice as wide as the others, "
-        "which is an info. Integers of 8 bits that are to hold float8, as scales of checkpoints are stored, get its "
-        "values and not its bits."
+        "which is an info. Values that are all meant to be whole, as prices in cents, are cut to the one below where "
+        "a rounding made one a little less: `0.29 * 100` is 28.999999999999996. Integers of 8 bits that are to hold "
+        "float8, as scales of checkpoints are stored, get its values and not its bits."
     ),
-    unsafe=("copy_bits", "fitting_target"),
+    unsafe=("copy_bits", "round_first", "fitting_target"),
     sampled=True,
     sources=("https://github.com/pytorch/pytorch/issues/126000",),
 )
 
+_ROUND = "round first, as all values are meant to be whole: `.round()` before the cast"
 _FEW = 8  # values, of which some chance to lie between -1 and 1
+_JUST = 4  # roundings below a whole number
+_WHOLE = 0.9  # of the values: those that are so near to a whole number, if all are meant to be
+_FINE = 2.0**-10  # roundings are less than this, or any value is near to a whole number
 
 
 @on("write", RULE)
 def written(event: Op, audit: Recorder) -> None:
     source, out = source_of(event, audit), event.out
-    if source is None or not source.is_floating_point() or not _is_integer(out) or source.numel() > LARGEST:
+    if source is None or not source.is_floating_point() or not _is_integer(out) or not source.numel():
         return
-    lost = int((source != source.trunc()).sum())
+    looked = some(source)
+    lost = int((looked != looked.trunc()).sum())
     if lost:
-        facts = _facts_of(f"{name_of(source.dtype)} values", f"{lost} of {source.numel()} lose their fraction", out)
-        small = source.numel() >= _FEW and float(source.abs().max()) <= 1  # of which nothing is left
+        facts = _facts_of(f"{name_of(source.dtype)} values", f"{of(lost, looked, source)} lose their fraction", out)
+        small = source.numel() >= _FEW and float(looked.abs().max()) <= 1  # of which nothing is left
         severity = Severity.INFO if out.dtype is torch.uint8 and not small else None  # pictures
         audit.suspect(RULE, event, source, what=expression(event), **facts).find(audit, severity)
 
@@ -49,27 +55,46 @@ def written(event: Op, audit: Recorder) -> None:
 def cast(event: Op, audit: Recorder) -> None:
     """Values of which nothing is left, or that are cut towards zero from both sides."""
     source, out = event.inputs[0], event.out
-    if not source.is_floating_point() or not _is_integer(out) or not _FEW <= source.numel() <= LARGEST:
+    if not source.is_floating_point() or not _is_integer(out) or not source.numel():
         return
     node = audit.lineage.get(source)
     inside = node is not None and node.site is event.site  # `quantile` makes places of its own
     if inside or event.backward or not event.readable or not audit.due("DG106", event.site):
         return
-    cut, size = source != source.trunc(), float(source.abs().max())
-    lost = int(cut.sum())
-    if lost < source.numel() / 2 or not math.isfinite(size):
+    looked, what = some(source.detach()), f"{name_of(source.dtype)} values"
+    if below := just_below(looked):
+        count, value = below
+        loss = f"{of(count, looked, source)} are a rounding below a whole number: {value!r} becomes {int(value)}"
+        facts = _facts_of(what, loss, out, "casts", "to")
+        facts["advice"] = _ROUND
+        audit.suspect(RULE, event, source, **facts).find(audit)
         return
-    what = f"{name_of(source.dtype)} values"
+    cut, size = looked != looked.trunc(), float(looked.abs().max())
+    lost = int(cut.sum())
+    if lost < looked.numel() / 2 or not math.isfinite(size) or source.numel() < _FEW:
+        return
     if size <= 1:
-        loss = f"{lost} of {source.numel()} lie between -1 and 1, and become 0"
+        loss = f"{of(lost, looked, source)} lie between -1 and 1, and become 0"
         facts = _facts_of(what, loss, out, "casts", "to", "keep them in a floating dtype")
         suspect = audit.suspect(RULE, event, source, **facts)
         suspect.fields["origin"] = (*suspect.fields["origin"], *asked_for(event.site, name_of(out.dtype)))
         suspect.find(audit)
-    elif out.dtype in (torch.int32, torch.int64) and lost / 8 < (below := int((cut & (source < 0)).sum())) < lost:
-        loss = f"{below} negative ones are cut towards 0, so that those between -1 and 1 become equal"
+    elif out.dtype in (torch.int32, torch.int64) and lost / 8 < (negative := int((cut & (looked < 0)).sum())) < lost:
+        loss = f"{negative} negative ones are cut towards 0, so that those between -1 and 1 become equal"
         facts = _facts_of(what, loss, out, "casts", "to", "`.floor()` first, where they are cells of a grid")
         audit.suspect(RULE, event, source, **facts).find(audit, Severity.INFO)
+
+
+def just_below(values: Tensor) -> tuple[int, float] | None:
+    """How many values of those that are meant to be whole are cut to the number below, and one: `(29 / 100) * 100`."""
+    near, size = values.round(), values.abs()
+    just = _JUST * torch.finfo(values.dtype).eps * size
+    close = ((values - near).abs() <= just) & (just < _FINE)
+    cut = close & (values.trunc() != near)
+    count = int(cut.sum())
+    if not count or int(close.sum()) < _WHOLE * values.numel():
+        return None
+    return count, float(values[cut][0])
 
 
 @on("write", RULE)

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._engine.integers import IN_PLACE, INTEGERS, OUT_OF_PLACE, PRODUCTS, SHIFTS, exact, outside
+from ..._engine.integers import IN_PLACE, INTEGERS, OUT_OF_PLACE, PRODUCTS, SHIFTS, exact, outside, sampled
 from ..._engine.ops import NARROW, operator_of
 from ..._engine.watch.lineage import FIRST, Debt
-from .._kit import LARGEST, Node, Op, Recorder, Rule, Severity, Suspect, name_of, on, readable
+from .._kit import LARGEST, Node, Op, Recorder, Rule, Severity, Suspect, name_of, of, on, readable, some
 from ._writes import at_target, expression, source_of
 
 RULE = Rule(
@@ -66,6 +66,7 @@ TARGET = "create the target with"
 _SCATTERED = Debt()  # of what a hash has made
 _NEAR = 8  # lines back
 _FEW = 4096  # numbers
+_MANY = 2**24  # values of a sparse tensor
 _NEARLY = 0.25  # of the largest number: what may be outside before the next look
 _COMPARES = frozenset("lt le gt ge".split())
 _SIGNED = 0.25  # of values that are outside, from which on the sign of the dtype is wrong
@@ -81,15 +82,17 @@ def integers_wrap(event: Op, audit: Recorder) -> None:
     out, name = event.out, event.name
     if name in OUT_OF_PLACE and isinstance(out, Tensor) and out.dtype in INTEGERS and _few_times(event, audit):
         operator = operator_of(event.func)
-        if operator.pure:
-            _compare_wide(event, out, exact(operator, event.func, event.args, event.kwargs), event.args, audit)
+        fewer = sampled(operator, event.args, out) if operator.pure else None
+        if fewer is not None:
+            args, looked = fewer
+            _compare_wide(event, looked, exact(operator, event.func, args, event.kwargs), args, audit)
 
 
 @on("after", RULE, ops=["_coalesce"])
 def duplicates_are_added(event: Op, audit: Recorder) -> None:
     """Values of a sparse tensor at the same place, in their own dtype."""
     values = event.inputs[0]._values()
-    if values.dtype in INTEGERS and 0 < values.numel() <= LARGEST and audit.due("DG109", event.site, event.name):
+    if values.dtype in INTEGERS and 0 < values.numel() <= _MANY and audit.due("DG109", event.site, event.name):
         places, shape = event.inputs[0]._indices(), event.out.shape
         wide = torch.sparse_coo_tensor(places, values.double(), shape, check_invariants=False).coalesce()
         _compare_wide(event, event.out._values(), wide.values(), event.args, audit)
@@ -116,12 +119,12 @@ def integers_changed(event: Op, audit: Recorder) -> None:
 def _few_times(event: Op, audit: Recorder) -> bool:
     """Whether to look at this call of a line."""
     out: Tensor = event.out
-    small = 0 < out.numel() <= LARGEST and all(tensor.numel() <= LARGEST for tensor in event.inputs)
-    return small and event.readable and not out.is_mps and audit.due("DG109", event.site, event.name)
+    return out.numel() > 0 and event.readable and not out.is_mps and audit.due("DG109", event.site, event.name)
 
 
 def _compare_wide(event: Op, out: Tensor, wide: Tensor, args: Any, audit: Recorder) -> None:
-    wrapped = int(outside(operator_of(event.func), out, wide).sum())
+    wrapped, whole = int(outside(operator_of(event.func), out, wide).sum()), event.out
+    whole = whole._values() if whole.is_sparse else whole
     if not wrapped and out.dtype in NARROW and wide.abs().amax() > _NEARLY * torch.iinfo(out.dtype).max:
         audit.looks.closely("DG109", event.site, event.name)
     if not wrapped or _are_steps(event, out, wide):
@@ -132,7 +135,7 @@ def _compare_wide(event: Op, out: Tensor, wide: Tensor, args: Any, audit: Record
     dtype, rows = event.out.dtype, audit.state(Wraps).rows
     row = rows.get((event.site, event.module, dtype))
     if row is None:
-        detail = f"{wrapped} of {wide.numel()} results are outside of {_range(dtype)} and wrap around"
+        detail = f"{of(wrapped, out, whole)} results are outside of {_range(dtype)} and wrap around"
         suspect = wrapping(event, detail, _wider(dtype, event.name in IN_PLACE), audit)
         row = rows[event.site, event.module, dtype] = Wrapped(event.name in PRODUCTS, suspect, hashes=meant)
     row.count, row.below = row.count + 1, below
@@ -347,7 +350,7 @@ def _convert(event: Op, source: Tensor, meant: bool, audit: Recorder) -> None:
     dtype = event.out.dtype
     if dtype.is_floating_point or dtype.is_complex or dtype is torch.bool or source.dtype in (torch.bool, dtype):
         return
-    if source.is_complex() or not event.readable or source.numel() > LARGEST:
+    if source.is_complex() or not event.readable:
         return
     alike = not source.is_floating_point() and source.dtype.itemsize == dtype.itemsize
     if alike and event.name != "copy_":  # bits that are packed; nobody asks for that in a write
@@ -355,10 +358,11 @@ def _convert(event: Op, source: Tensor, meant: bool, audit: Recorder) -> None:
     if not audit.due("DG109", event.site) or _is_unpacked(audit.lineage.get(source)):
         return
     ends = torch.iinfo(dtype)
-    whole = source.double().trunc() if source.is_floating_point() else source.long()
+    looked = some(source)
+    whole = looked.double().trunc() if source.is_floating_point() else looked.long()
     outside = int((((whole < ends.min) | (whole > ends.max)) & whole.isfinite()).sum())
     if outside:
-        detail = f"{outside} of {source.numel()} values are outside of {_range(dtype)} and wrap around"
+        detail = f"{of(outside, looked, source)} values are outside of {_range(dtype)} and wrap around"
         advice = _instead(event, source, whole, outside, audit)
         suspect = wrapping(event, detail, advice, audit, source, what=expression(event))
         suspect.find(audit, Severity.INFO if meant else None)

@@ -66,7 +66,8 @@ def flipped(row: Row, audit: Recorder) -> None:
         where = f"the {side} side" if row.name != "isin" else "what is looked for" if side == "left" else "the elements"
         advice = f"compare both in float32: `.to(torch.float32)` on {where}, which is float64"
     elif row.looked_up:
-        harm = f"{row.flipped} of {row.decided} equal values are not found: {was:.9g} for {is_:.9g}"
+        pair = f": {was:.9g} for {is_:.9g}" * (f"{was:.9g}" != f"{is_:.9g}")
+        harm = f"{row.flipped} of {row.decided} equal values are not found{pair}"
         advice = "round both sides to one dtype, or look for the nearest: `(table - value).abs().argmin()`"
     else:
         verb = "comes" if row.flipped == 1 else "come"

@@ -24,7 +24,7 @@ from .by_format import FormatComparison, in_formats
 from .formatted import Formatted, formatted
 from .measure import measure
 from .result import Comparison
-from .subject import REFUSALS, Loss, Subject, compiling
+from .subject import REFUSALS, Loss, Subject, compiling, widest
 
 _BORN = ("DG901", "DG902")  # what makes values that are not finite, or loses their digits
 _LOW = (torch.bfloat16, torch.float16, torch.float32)
@@ -134,6 +134,8 @@ def _refusal(subject: Subject, error: Exception) -> tuple[CompareError, Exceptio
                 says = f"the loss does not take what {name} returns for {given}"
             else:
                 says = f"{name} does not run on {given} as it is, before any conversion"
+            if (held := widest(subject.model)) in HALF:
+                says += f", and is in {name_of(held)}: pass it as it was in float32"
             return CompareError._of(f"compare: {says}: {type(own).__name__}: {own}"), own
     for finding in _findings_of(subject, None):
         if finding.severity == "error":

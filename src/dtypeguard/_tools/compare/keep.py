@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import itertools
 import math
+import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -34,6 +35,8 @@ _LITTLE = 0.02  # of the parameters: a set that holds less is cheap enough
 _NEAR = 3.0  # times the target: an error that is expected of a set that is worth a run
 _OTHERS = 10.0  # times its own share: that of another module, from which on a layer saves what is that one's
 _CURVE = 20  # points
+_CHANCE = 0.15  # of the error²: what one run may differ by from what shares expect, before others are asked
+_SIGMAS = 3.0  # of means of several runs
 _SPREAD = 0.5  # of the parameters: a set that holds more hardly pays
 _BATCH = 0.5  # of the error²: what its rounding makes of the error if it is told
 _NOTED = 0.5  # of the error that is left: what the batch in the low dtype adds, if it is told
@@ -115,10 +118,21 @@ class Search(Trials):
             if max(found.values(), default=0.0) >= expected[name]:
                 break
             error = self.trial([name])
-            found[name] = 1 - (error / self._found.error) ** 2 if math.isfinite(error) else -math.inf
+            saved = 1 - (error / self._found.error) ** 2 if math.isfinite(error) else -math.inf
+            if not self._by_chance(name, saved, expected[name]):
+                found[name] = saved
         for name, saved in found.items():
             self._stages[0].balance.correct(name, saved)
         return found
+
+    def _by_chance(self, name: str, saved: float, expected: float) -> bool:
+        """Whether a layer saves so much, or so little, in one run alone: others show nothing of it."""
+        if not math.isfinite(saved) or abs(saved - expected) <= _CHANCE:
+            return False
+        kept, plain = self.redrawn([name]), self.redrawn([])
+        mean = statistics.fmean(plain)
+        spread = (statistics.pvariance(plain) + statistics.pvariance(kept)) / len(plain)
+        return abs(1 - statistics.fmean(kept) / mean - expected) <= _SIGMAS * math.sqrt(spread) / mean
 
     def inputs(self) -> dict[str, float]:
         """What passing the batch in float32 saves, and keeping nothing; empty where one layer casts it."""
@@ -155,6 +169,14 @@ class Search(Trials):
         """Take the modules by what they were measured to save."""
         self._stages[0].balance = Balance(measured(saved, self.units), self.units)
         self._curved = True
+
+    def _is_lucky(self, names: tuple[str, ...], error: float) -> bool:
+        stage = self._stage
+        if not stage.found.linear or names == stage.names:
+            return False
+        before = self.facts().get(stage.names, self._found.error)
+        left = stage.balance.rest(names) / (stage.balance.rest(stage.names) or 1.0)
+        return left - (error / before) ** 2 > _CHANCE if before else False
 
     # ------------------------------------------------------------ sets
 

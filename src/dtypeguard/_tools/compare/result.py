@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from ..._core.base.dtypes import name_of
+from ..._core.base.dtypes import HALF, name_of
 from ..._core.base.errors import CompareError
 from ..._core.base.options import explained_as, share_of
 from ..._core.base.progress import task
@@ -255,6 +255,8 @@ class Comparison(Drawn):
     def _notes(self) -> Iterator[str]:
         found = self._found
         measured = f"; what keeping a layer saves was measured by {self.bisected} runs" if self.bisected else ""
+        if (given := widest(self._subject.model)) in HALF:
+            yield f"the model is in {name_of(given)} already: pass it as it was in float32, as digits are lost by now"
         if not found.shared and found.error and not found.lost:
             why = "and the outputs have none"
             if found.overflown or found.overflows:

@@ -3,9 +3,11 @@
 import functools
 import math
 import operator
+import statistics
 from collections.abc import Iterable, Sequence
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from .borders import keep_wide
 from .measure import Measured, distance
@@ -18,6 +20,8 @@ Given = frozenset[int] | None  # which of the floating tensors of a batch come a
 _REPAIRS = 8  # of one run that operations refuse
 _SINGLE = 3  # results that are cast back one by one, before all are
 _BISECTED = 16  # runs
+_DRAWS = 6  # runs of one set of modules, in which roundings fall otherwise
+_NUDGE = 1 / 16  # of a rounding: what it adds to the error is nothing beside it
 
 
 class Trials:
@@ -28,6 +32,7 @@ class Trials:
         self.runs = 0  # how many sets of modules were run in this search
         self.units = Units(found.modules, found.courses, found.bits)  # the modules that can be kept
         self._errors: dict[tuple[tuple[str, ...], Given], float] = {}  # by names, and what came as given
+        self._drawn: dict[tuple[tuple[str, ...], Given], list[float]] = {}  # the same, squared, of several runs
         self._told: list[str] = []  # of the compiled model
         self._tried: dict[tuple[str, ...], float] = {}  # the errors in this search
         self._as_given = True  # whether the program takes the batch as it was given
@@ -39,6 +44,19 @@ class Trials:
         dtype, unless one of them takes it.
         """
         return self._error(self.units.closed(names), as_given=False)
+
+    def redrawn(self, names: Iterable[str], as_given: bool = False) -> list[float]:
+        """The squared errors of several runs with these modules in float32, in which roundings fall otherwise.
+
+        Where an error has few numbers that are free, one run may have half or twice the error of another one by chance:
+        parameters that are changed by much less than a rounding show how much.
+        """
+        closed = self.units.closed(names)
+        key = closed, self._given(closed, as_given)
+        if key not in self._drawn:
+            others = (self._measured(closed, as_given, draw) for draw in range(1, _DRAWS))
+            self._drawn[key] = [error**2 for error in (self._error(closed, as_given), *others)]
+        return self._drawn[key]
 
     def bisected(self, modules: list[str], first: Sequence[str]) -> tuple[dict[str, float], int]:
         """What keeping single modules saves of the error², and how many runs it took, where shares do not explain it.
@@ -99,8 +117,15 @@ class Trials:
     def _attempt(self, names: tuple[str, ...], target: float) -> float:
         self.runs += 1
         error = self._error(names, as_given=self._as_given)
+        if error <= target and self._is_lucky(names, error):
+            error = max(error, math.sqrt(statistics.fmean(self.redrawn(names, self._as_given))))
+            self._errors[names, self._given(names, self._as_given)] = error
         self._tried[names] = error = max(error, self._compiled(names)) if error <= target else error
         return error
+
+    def _is_lucky(self, names: tuple[str, ...], error: float) -> bool:
+        """Whether an error is far less than shares expect."""
+        return False
 
     def _compiled(self, names: tuple[str, ...]) -> float:
         """The error of a compiled model with these modules in float32; 0 where it was not compiled."""
@@ -134,7 +159,7 @@ class Trials:
     def _bits(self, names: Iterable[str]) -> int:
         return functools.reduce(operator.or_, (self._found.bits[name] for name in names), 0)
 
-    def _measured(self, names: tuple[str, ...], as_given: bool) -> float:
+    def _measured(self, names: tuple[str, ...], as_given: bool, draw: int = 0) -> float:
         """The error with these modules in float32; inf if the model refuses to run so.
 
         A program may ask for the dtype of what it gets, so not all that becomes float32 is known before a run. Where an
@@ -150,6 +175,8 @@ class Trials:
             cast = tuple(one for one in self._cast if not (in_any(one, names) or any(within(n, one) for n in names)))
             self._ran[names] = narrow, cast
             model = self._subject.copy()
+            if draw:
+                _nudge(model, _NUDGE * torch.finfo(self._subject.low).eps, draw)
             keep_wide(model, names, narrow, self._subject.dtype, cast)
             stack = Modules(model, doors=False)
             try:
@@ -175,6 +202,16 @@ class Trials:
                 savings.taken = dict.fromkeys(savings.taken, self._bits([""]))
                 savings.narrow |= self._bits(inner or names)
         return math.inf
+
+
+def _nudge(model: nn.Module, by: float, seed: int) -> None:
+    """Change each parameter by less than a share of its size."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.is_floating_point() and not parameter.is_inference():
+                noise = torch.rand(parameter.shape, generator=generator, dtype=torch.float32)
+                parameter.mul_(1 + by * (2 * noise - 1).to(parameter.device, parameter.dtype))
 
 
 def output_error(subject: Subject, outputs: Iterable[list[Tensor]]) -> float:

@@ -59,6 +59,13 @@ def clamp_first(place: Place, at: At) -> Iterator[Candidate]:
 
 
 @move
+def round_first(place: Place, at: At) -> Iterator[Candidate]:
+    """Rounds values that are meant to be whole before the cast."""
+    if place.finding.fix.startswith("round first"):
+        yield from (at.source.after(one.node, ".round()") for one in at.operands())
+
+
+@move
 def count_in_int64(place: Place, at: At) -> Iterator[Candidate]:
     """Counts in int64."""
     source = at.source
