@@ -22,7 +22,7 @@ def innermost(annotation: Any, path: Path, value: Any, hint: str) -> tuple[Path,
     if not alike or not isinstance(value, list | tuple | dict) or not isinstance(value, get_origin(annotation)):
         return path, value, hint
     wanted = args[is_dict]
-    for key, item in value.items() if is_dict else enumerate(value):
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
         if not is_bearable(item, wanted):
             name = wanted.__name__ if isinstance(wanted, type) and not get_args(wanted) else repr(wanted)
             return innermost(wanted, (*path, ("item", key)), item, name)

@@ -89,7 +89,7 @@ def flipped(row: Row, audit: Recorder) -> None:
             before = before or compute(far)
         if lost is not None:
             before = compute(lost, "it makes roundings large")
-        advice, earlier = before or _computed(row), before is not None
+        advice, earlier = before or _computed(row), before is not None or row.name == "_to_copy"
         if integers is not None:
             advice, earlier = integers
     cast, severity = row.rounded(), None
