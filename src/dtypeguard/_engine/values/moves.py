@@ -15,8 +15,8 @@ from torch.nn import Parameter
 
 from ..operands import all_values
 from ..ops import ACCUMULATES, SUMS, Operator
-from .incoming import Incoming
-from .measure import norm
+from .incoming import Incoming, loops
+from .measure import Error, norm
 from .memory import ShadowStorage
 from .rows import Row
 
@@ -177,6 +177,12 @@ def counts(op: Operator, args: Any, row: Row, incoming: list[Incoming], shadow: 
     again, row.addend = number is not None and number == row.addend, number
     steady = again and op.name.startswith(("add", "sub")) and any(one.row is row for one in incoming)
     return op.name in ACCUMULATES and (steady or bool((shadow == shadow.round()).all()))
+
+
+def outgrown(op: Operator, args: Any, row: Row, incoming: list[Incoming], shadow: Tensor, error: Error) -> bool:
+    """Whether a count goes on beyond the numbers that its dtype has: one in float32 stands still at 2**24."""
+    again = error.size * row.half_ulp > 0.5 and any(loops(one.row, row) for one in incoming)
+    return again and counts(op, args, row, incoming, shadow)
 
 
 def kept_beside(op: Operator, incoming: Iterable[Incoming]) -> Any:

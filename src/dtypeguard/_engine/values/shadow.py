@@ -291,8 +291,7 @@ class Shadow:
         row.cancellation, row.terms = min(row.cancellation, cancellation), max(row.terms, cancellation * error.size)
         rounds = builds_up(op, row, incoming)
         row.counts = row.counts or (rounds and moves.counts(op, args, row, incoming, shadow))
-        if not rounds and error.size * row.half_ulp > 0.5 and any(loops(one.row, row) for one in incoming):
-            rounds = moves.counts(op, args, row, incoming, shadow)  # beyond the largest of which each can be told
+        rounds = rounds or moves.outgrown(op, args, row, incoming, shadow, error)
         least = OF_A_COUNT * row.half_ulp if row.counts else _BUILT_UP[row.dtype in HALF]
         grown = rounds and least < relative < math.inf
         again = grown or (rounds and writing is not None and relative == math.inf)  # a total that overflows stays so
@@ -315,8 +314,7 @@ class Shadow:
             origin = row
         for _, other in pairs:
             other.cancellation, other.floor, other.error, other.origin = cancellation, floor, effective, origin
-            other.whole = whole
-            other.squared = squares and op.cancels is not Cancels.ROOT
+            other.whole, other.squared = whole, squares and op.cancels is not Cancels.ROOT
         # Judge a mean's error relative to the standard deviation.
         if op.name in BESIDES and writing is not None and len(writing.incoming) > 1:
             mean, variance = writing.incoming[:2]

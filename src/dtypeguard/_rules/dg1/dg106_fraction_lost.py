@@ -7,7 +7,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._kit import LARGEST, Op, Recorder, Rule, Severity, around, asked_for, name_of, of, on, readable, size_of, some
+from .._kit import (
+    LARGEST,
+    Node,
+    Op,
+    Recorder,
+    Rule,
+    Severity,
+    around,
+    asked_for,
+    name_of,
+    of,
+    on,
+    readable,
+    size_of,
+    some,
+)
 from ._writes import expression, source_of
 
 RULE = Rule(
@@ -32,6 +47,7 @@ RULE = Rule(
 
 _ROUND = "round first, as all values are meant to be whole: `.round()` before the cast"
 _FEW = 8  # values, of which some chance to lie between -1 and 1
+_NEAR = 3  # lines back
 _JUST = 4  # roundings below a whole number
 _WHOLE = 0.9  # of the values: those that are so near to a whole number, if all are meant to be
 _FINE = 2.0**-10  # roundings are less than this, or any value is near to a whole number
@@ -62,7 +78,7 @@ def cast(event: Op, audit: Recorder) -> None:
     if inside or event.backward or not event.readable or not audit.due("DG106", event.site):
         return
     looked, what = some(source.detach()), f"{name_of(source.dtype)} values"
-    if below := just_below(looked):
+    if not _is_quotient(node) and (below := just_below(looked)):
         count, value = below
         loss = f"{of(count, looked, source)} are a rounding below a whole number: {value!r} becomes {int(value)}"
         facts = _facts_of(what, loss, out, "casts", "to")
@@ -83,6 +99,12 @@ def cast(event: Op, audit: Recorder) -> None:
         loss = f"{negative} negative ones are cut towards 0, so that those between -1 and 1 become equal"
         facts = _facts_of(what, loss, out, "casts", "to", "`.floor()` first, where they are cells of a grid")
         audit.suspect(RULE, event, source, **facts).find(audit, Severity.INFO)
+
+
+def _is_quotient(node: Node | None) -> bool:
+    """Whether integers were divided: of these the number below may be meant."""
+    nodes = () if node is None or node.op != "div" else (node, *node.ancestors(_NEAR))
+    return any(not one.dtype.is_floating_point for one in nodes)
 
 
 def just_below(values: Tensor) -> tuple[int, float] | None:

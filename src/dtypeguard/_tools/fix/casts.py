@@ -188,5 +188,8 @@ def _places(name: str) -> frozenset[int | str]:
     for schema in schemas:
         for number, one in enumerate(schema):
             index = one.name in ("index", "indices")
-            (values if "Tensor" in str(one.type) and not index else others).update((number, one.name))
+            names = (
+                {one.name} if one.kwarg_only else {number, one.name}
+            )  # `einsum` takes more tensors where it has these
+            (values if "Tensor" in str(one.type) and not index else others).update(names)
     return frozenset(others - values)

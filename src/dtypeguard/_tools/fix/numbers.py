@@ -213,22 +213,22 @@ def wider_integers(place: Place, at: At) -> Iterator[Candidate]:
         signed = dtype is torch.int8
         yield from (value.cast(torch.int64) for value in _counters(at, one, signed))
     if not added:
-        yield from _added_at(at)
+        yield from _added_at(at, torch.int64)
         yield from each_and_all([part.cast(place.wide) for part in at.used()])
         sums = list(itertools.takewhile(lambda one: isinstance(one, cst.BinaryOperation), at.source.up(node)))
         for whole in sums[-1:]:  # its other terms are of the same dtype
             yield joined([part.cast(place.wide) for part in At(at.source, whole).leaves()])
 
 
-def _added_at(at: At) -> Iterator[Candidate]:
+def _added_at(at: At, dtype: torch.dtype) -> Iterator[Candidate]:
     """Of `total.scatter_add_(dim, index, source)` the total where it is made, and the source, which has its dtype."""
     source, node = at.source, at.node
     given, total = arguments(node), source.on(node)
     if source.called(node) not in _INDEXED or total is None or len(given) <= _SOURCE:
         return
     made = [total] if isinstance(total, cst.Call) else source.definitions(total)[:1]
-    cast = At(source, given[_SOURCE].value).cast(torch.int64)
-    yield from (joined([change, cast]) for one in made for change in At(source, one).retyped(torch.int64))
+    cast = At(source, given[_SOURCE].value).cast(dtype)
+    yield from (joined([change, cast]) for one in made for change in At(source, one).retyped(dtype))
 
 
 def _in_place(at: At) -> list[cst.AugAssign]:
@@ -358,9 +358,13 @@ def stable_form(place: Place, at: At) -> Iterator[Candidate]:
 
 @move
 def totals_in_float64(place: Place, at: At) -> Iterator[Candidate]:
-    """Adds up in float64, where totals cancel."""
+    """Adds up in float64."""
     source, names = at.source, {at.source.code(name.node) for name in at.names()}
-    if place.finding.from_dtype is not torch.float32 or not isinstance(at.node, cst.BinaryOperation):
+    if place.finding.from_dtype is not torch.float32:
+        return
+    if isinstance(at.node, cst.Call):
+        yield from _added_at(at, torch.float64)
+    if not isinstance(at.node, cst.BinaryOperation):
         return
     every = list(_additions(source))
     scopes = {source.scope(total) for total, _ in every if source.code(total) in names}
