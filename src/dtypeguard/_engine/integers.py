@@ -28,15 +28,15 @@ def exact(op: Operator, func: Any, args: Any, kwargs: Any) -> Any:
     return func(*wide, **{key: v if key in _PLACES else _wide(v) for key, v in kwargs.items()})
 
 
-def sampled(op: Operator, args: Any, out: Tensor) -> tuple[Any, Tensor] | None:
+def sampled(name: str, args: Any, out: Tensor) -> tuple[Any, Tensor] | None:
     """The arguments and the result, or those of some results, if there are many; None where each needs all values."""
     given = [value for value in args if isinstance(value, Tensor)]
     if max(map(Tensor.numel, (out, *given))) <= LARGEST:
         return args, out
     index = thin(out.shape)
-    if op.name in _BY_ONE:
+    if name in _BY_ONE:
         return [v.expand(out.shape)[index] if isinstance(v, Tensor) else v for v in args], out[index]
-    if op.name in ("mm", "bmm"):
+    if name in ("mm", "bmm"):
         rows, columns = args[0][index[:-1]], args[1].mT[(*index[:-2], index[-1])]
         return ([rows, columns.mT], out[index]) if max(rows.numel(), columns.numel()) <= 2 * LARGEST else None
     return None

@@ -9,12 +9,13 @@ LARGEST = 10**6  # elements that are looked at in full
 
 
 def thin(shape: Sequence[int]) -> tuple[slice, ...]:
-    """An index that leaves about as many values as are looked at, of the longest axes first."""
-    steps, left = [1] * len(shape), math.prod(shape) / LARGEST
+    """An index that leaves at most as many values as are looked at, of the longest axes first."""
+    steps, lengths = [1] * len(shape), list(shape)
     for axis in sorted(range(len(shape)), key=lambda axis: -shape[axis]):
-        if left > 1:
-            steps[axis] = min(shape[axis], math.ceil(left))
-            left /= steps[axis]
+        if math.prod(lengths) > LARGEST:
+            others = math.prod(lengths) // lengths[axis]
+            steps[axis] = math.ceil(lengths[axis] / max(1, LARGEST // others))
+            lengths[axis] = math.ceil(lengths[axis] / steps[axis])
     return tuple(slice(None, None, step) for step in steps)
 
 

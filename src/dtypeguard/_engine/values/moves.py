@@ -15,6 +15,7 @@ from torch.nn import Parameter
 
 from ..operands import all_values
 from ..ops import ACCUMULATES, SUMS, Operator
+from ..sample import some
 from .incoming import Incoming, loops
 from .measure import Error, norm
 from .memory import ShadowStorage
@@ -114,8 +115,8 @@ def unmoved(op: Operator, args: Any, old: Tensor | None, tensor: Tensor) -> tupl
     change = args[1] if len(args) > 1 else None
     if not isinstance(change, Tensor) or change.shape != tensor.shape or tensor.numel() < _FEW:
         return 0, 0
-    meant = change != 0
-    return int((meant & (tensor == old)).sum()), int(meant.sum())
+    meant = some(change) != 0
+    return int((meant & (some(tensor) == old)).sum()), int(meant.sum())
 
 
 def merge(op: Operator, args: Any, row: Row, tensor: Tensor, held: ShadowStorage | None) -> None:

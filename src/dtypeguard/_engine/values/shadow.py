@@ -18,7 +18,7 @@ from torch import Tensor
 from ..._core.base.dtypes import HALF, WIDER
 from ..operands import in_order, operands, shadowed
 from ..ops import ACCUMULATES, BESIDES, KEEPS, Cancels, Operator, Way
-from ..sample import LARGEST
+from ..sample import some
 from . import moves
 from .cancellation import are_squares, beside, cancellation_of, digits_left, is_rounding, is_shown, prepares, repeats
 from .choices import WHOLE, Choices, at_places, decidable, may_be_beside
@@ -88,8 +88,8 @@ class Shadow:
         incoming = [Incoming.of(tensor, held) for tensor, held in zip(targets, helds, strict=True)]
         if look:  # before they are written to
             look_at(incoming)
-        first, kept = targets[0], look and targets[0].numel() <= LARGEST
-        values, shadow = (first.clone(), incoming[0].held.like(first).clone()) if kept else (None, None)
+        first = targets[0]
+        values, shadow = (some(one).clone() if look else None for one in (first, incoming[0].held.like(first)))
         return Writing(row, look, incoming, values, shadow)
 
     # ------------------------------------------------------------ after it
@@ -344,11 +344,11 @@ class Shadow:
             moves.follows(target.tensor, target.held, row)
             if target.held.trained:
                 row.trained[id(target.held)] = False
-        if tensor.numel() <= LARGEST and error.distance:
+        if error.distance:
             wide = rounds and row.dtype not in HALF  # then it is its factor that is wrong
             if cancellation <= _EQUAL and not wide:  # a strongly cancelled result is no total, it compensates
                 self._stalls(op, args, row, effective, tensor, shadow, incoming, writing)
-            self.choices.collides(row, tensor.to(shadow.dtype), shadow, carried, error)
+            self.choices.collides(row, some(tensor).to(shadow.dtype), some(shadow), carried, error)
 
     def _stalls(
         self, op: Operator, args: Any, row: Row, error: float, tensor: Tensor, shadow: Tensor,
@@ -365,7 +365,7 @@ class Shadow:
             values = next(left, None)  # as the last step left it
             if values is None:
                 return
-            old = values.to(shadow.dtype)
+            values, old = some(values), some(values).to(shadow.dtype)
         elif total is None or (self.totals is None and error <= _GROWN * others):
             return  # there is no total, or what is added was as wrong
         elif writing is not None:
@@ -373,9 +373,9 @@ class Shadow:
                 return
             values, old = writing.values, writing.shadow
         else:
-            values, old = total.tensor, total.held.like(total.tensor)
-        moved = shadow != old
-        stalled = float(((tensor == values) & moved).sum()) / max(1, tensor.numel())
+            values, old = some(total.tensor), some(total.held.like(total.tensor))
+        moved = some(shadow) != old
+        stalled = float(((some(tensor) == values) & moved).sum()) / max(1, moved.numel())
         if stalled > row.stalled and not wrong(one for one in incoming if one is not total):
             row.stalled = stalled
 

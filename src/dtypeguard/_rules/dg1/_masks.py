@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._kit import LARGEST, Node, Op, Recorder, Suspect, name_of, on, readable
+from .._kit import LARGEST, Node, Op, Recorder, Suspect, name_of, on, readable, some
 from .dg109_integer_wraps import RULE as WRAPS
 from .dg109_integer_wraps import TARGET, wrapping
 
@@ -28,9 +28,9 @@ class Inverted:
 @on("after", WRAPS, ops=["bitwise_not"])
 def mask_inverted(event: Op, audit: Recorder) -> None:
     source, node = event.inputs[0], audit.lineage.get(event.out)
-    if source.dtype is torch.bool or node is None or not event.readable or not 0 < source.numel() <= LARGEST:
+    if source.dtype is torch.bool or node is None or not event.readable or not source.numel():
         return
-    least, most = source.aminmax()
+    least, most = some(source).aminmax()
     if int(least) < 0 or int(most) != 1:  # 0 and 255 are inverted as they should be
         return
     zero = torch.iinfo(source.dtype).max if source.dtype is torch.uint8 else -1

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..._core.base.dtypes import TABLE
 from ..._engine.watch.events import Loading
-from .._kit import LARGEST, Node, Op, Recorder, Rule, Severity, Suspect, name_of, on
+from .._kit import Node, Op, Recorder, Rule, Severity, Suspect, name_of, of, on, some
 from ._writes import expression, source_of
 
 RULE = Rule(
@@ -45,7 +45,7 @@ class Rounded:
 def dropped(event: Op, audit: Recorder) -> None:
     """`table.to(torch.bfloat16)` of complex numbers."""
     source, dtype = event.inputs[0], event.out.dtype
-    if not source.is_complex() or dtype.is_complex or not event.readable or source.numel() > LARGEST:
+    if not source.is_complex() or dtype.is_complex or not event.readable:
         return
     if loss := _loss(source):
         advice = f"keep it in {name_of(source.dtype)}, or write `.real` where it is meant"
@@ -96,8 +96,9 @@ def loaded(event: Loading, audit: Recorder) -> None:
 def _rounds_whole_numbers(event: Op, source: Tensor) -> bool:
     """Whether integers that are written, or a total of whole numbers that they are added to, are rounded."""
     out, name = event.out, event.name
-    if name not in _COPIES | _ADDS or not 0 < max(source.numel(), out.numel()) <= LARGEST:
+    if name not in _COPIES | _ADDS or not min(source.numel(), out.numel()):
         return False
+    source, out = some(source), some(out)
     if name in _COPIES:
         return bool((source.to(out.dtype).double() != source.double()).any())
     return float(out.abs().max()) > 2 ** TABLE[out.dtype].digits and bool((out == out.trunc()).all())
@@ -105,5 +106,6 @@ def _rounds_whole_numbers(event: Op, source: Tensor) -> bool:
 
 def _loss(source: Tensor) -> str:
     """What is said of the imaginary parts that are lost, if there are any."""
-    lost = int((source.imag.abs() > _REAL * source.abs().max()).sum()) if source.numel() else 0
-    return f": the imaginary parts of {lost} of {source.numel()} values are lost" if lost else ""
+    looked = some(source)
+    lost = int((looked.imag.abs() > _REAL * looked.abs().max()).sum()) if source.numel() else 0
+    return f": the imaginary parts of {of(lost, looked, source)} values are lost" if lost else ""

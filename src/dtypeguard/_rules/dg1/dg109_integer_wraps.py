@@ -9,7 +9,7 @@ from torch import Tensor
 from ..._engine.integers import IN_PLACE, INTEGERS, OUT_OF_PLACE, PRODUCTS, SHIFTS, exact, outside, sampled
 from ..._engine.ops import NARROW, operator_of
 from ..._engine.watch.lineage import FIRST, Debt
-from .._kit import LARGEST, Node, Op, Recorder, Rule, Severity, Suspect, name_of, of, on, readable, some
+from .._kit import Node, Op, Recorder, Rule, Severity, Suspect, name_of, of, on, readable, some
 from ._writes import at_target, expression, source_of
 
 RULE = Rule(
@@ -82,7 +82,7 @@ def integers_wrap(event: Op, audit: Recorder) -> None:
     out, name = event.out, event.name
     if name in OUT_OF_PLACE and isinstance(out, Tensor) and out.dtype in INTEGERS and _few_times(event, audit):
         operator = operator_of(event.func)
-        fewer = sampled(operator, event.args, out) if operator.pure else None
+        fewer = sampled(name, event.args, out) if operator.pure else None
         if fewer is not None:
             args, looked = fewer
             _compare_wide(event, looked, exact(operator, event.func, args, event.kwargs), args, audit)
@@ -102,18 +102,21 @@ def duplicates_are_added(event: Op, audit: Recorder) -> None:
 def integers_in_place(args: Any, audit: Recorder) -> Any:
     """What is written to; of few numbers each time, for a total is outside at once and stays there."""
     target = args[0]
-    if target.dtype not in INTEGERS or not readable(target) or not 0 < target.numel() <= LARGEST or target.is_mps:
+    if target.dtype not in INTEGERS or not readable(target) or not target.numel() or target.is_mps:
         return None
     total = target.dtype in NARROW and target.numel() <= _FEW
-    return target.double() if total or audit.due("DG109", audit.here()) else None
+    return some(target).double() if total or audit.due("DG109", audit.here()) else None
 
 
 @on("after", RULE, ops=IN_PLACE)
 def integers_changed(event: Op, audit: Recorder) -> None:
     for wide in event.kept or ():
         if isinstance(wide, Tensor) and event.out.dtype in INTEGERS:
-            plain, args = getattr(torch.ops.aten, event.name.rstrip("_")), (wide, *event.args[1:])
-            _compare_wide(event, event.out, exact(operator_of(event.func), plain, args, event.kwargs), args, audit)
+            operator, plain = operator_of(event.func), getattr(torch.ops.aten, event.name.rstrip("_"))
+            fewer = sampled(event.name.rstrip("_"), event.args, event.out)
+            if fewer is not None:
+                args = (wide, *fewer[0][1:])
+                _compare_wide(event, fewer[1], exact(operator, plain, args, event.kwargs), args, audit)
 
 
 def _few_times(event: Op, audit: Recorder) -> bool:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from ..._engine.ops import SOFTMAX
 from ..._engine.watch.events import Suspect
 from ..._engine.watch.text import operand
-from .._kit import LARGEST, Op, Recorder, Rule, Severity, Site, around, name_of, on, readable, size_of
+from .._kit import Op, Recorder, Rule, Severity, Site, around, name_of, on, readable, size_of, some
 
 RULE = Rule(
     "DG111",
@@ -103,10 +103,11 @@ def read_as_bool(event: Op, audit: Recorder) -> None:
     if event.out.dtype is not torch.bool or len(event.inputs) != 1 or not event.inputs[0].is_floating_point():
         return
     mask = event.inputs[0]
-    if not event.readable or not 1 < mask.numel() <= LARGEST or not audit.due("DG111", event.site):
+    if not event.readable or mask.numel() < 2 or not audit.due("DG111", event.site):
         return
+    mask, out = some(mask), some(event.out)
     hidden = mask <= _HIDDEN
-    if 0 < int(hidden.sum()) < mask.numel() and bool((hidden | (mask == 0)).all()) and torch.equal(event.out, hidden):
+    if 0 < int(hidden.sum()) < mask.numel() and bool((hidden | (mask == 0)).all()) and torch.equal(out, hidden):
         codes = event.site.operands(event.site.calls, 1 if event.site.calls == "bool" else 2) if event.direct else []
         written = operand(codes[0]) if codes else "mask"
         facts = {
@@ -167,8 +168,9 @@ def _look_at_mask(audit: Recorder, name: str, mask: Tensor, function: str) -> No
 
 def _zero_and_one(mask: Tensor, site: Site, audit: Recorder) -> bool:
     """Whether it holds nothing else, and both; what is trained is no mask."""
-    if mask.requires_grad or not readable(mask) or not 1 < mask.numel() <= LARGEST or not audit.due("DG111", site):
+    if mask.requires_grad or not readable(mask) or mask.numel() < 2 or not audit.due("DG111", site):
         return False
+    mask = some(mask)
     ones = int((mask == 1).sum())
     return 0 < ones < mask.numel() and ones + int((mask == 0).sum()) == mask.numel()
 

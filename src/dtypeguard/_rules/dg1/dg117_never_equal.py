@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from ..._engine.watch.text import operand
-from .._kit import LARGEST, Op, Recorder, Rule, Severity, name_of, on
+from .._kit import Op, Recorder, Rule, Severity, name_of, on, some
 
 RULE = Rule(
     "DG117",
@@ -33,19 +33,20 @@ _NEAR = 16  # lines, in which the integers may have been made of the values: `x 
 def compared(event: Op, audit: Recorder) -> None:
     values = next((tensor for tensor in event.inputs if tensor.is_floating_point()), None)
     integers = next((tensor for tensor in event.inputs if tensor.dtype in audit.integers and tensor.ndim), None)
-    if values is None or integers is None or event.backward or not _FEW <= values.numel() <= LARGEST:
+    if values is None or integers is None or event.backward or values.numel() < _FEW:
         return
     if not event.readable or not audit.due("DG117", event.site) or _made_of(integers, values, audit):
         return
-    count = int((values != values.trunc()).sum())
-    if count >= values.numel() / 2:
+    looked = some(values)
+    count = int((looked != looked.trunc()).sum())
+    if count >= looked.numel() / 2:
         advice = "`.argmax(-1)`, or `.round()`"
-        if bool(values.min() >= 0) and bool(values.max() <= 1):
+        if bool(looked.min() >= 0) and bool(looked.max() <= 1):
             codes = event.site.operands("eq", 2) if event.direct else []
             code = next((code for one, code in zip(event.inputs, codes, strict=False) if one is values), "scores")
             advice = f"`{operand(code)} >= 0.5`"
         facts = {"floats": name_of(values.dtype), "integers": name_of(integers.dtype), "advice": advice}
-        audit.suspect(RULE, event, values, **facts, count=count, of=values.numel()).find(audit)
+        audit.suspect(RULE, event, values, **facts, count=count, of=looked.numel()).find(audit)
 
 
 def _made_of(integers: Tensor, values: Tensor, audit: Recorder) -> bool:

@@ -1,6 +1,6 @@
 """DG118 bits-reinterpreted."""
 
-from .._kit import LARGEST, Op, Recorder, Rule, Severity, name_of, on
+from .._kit import Op, Recorder, Rule, Severity, name_of, on, some
 
 RULE = Rule(
     "DG118",
@@ -28,10 +28,11 @@ def viewed(event: Op, audit: Recorder) -> None:
     """As another floating dtype of the same size; zeros are zeros in both."""
     source, out = event.inputs[0], event.out
     same = source.is_floating_point() and out.is_floating_point() and source.dtype.itemsize == out.dtype.itemsize
-    if not same or not event.readable or not 0 < source.numel() <= LARGEST or not audit.due("DG118", event.site):
+    if not same or not event.readable or not source.numel() or not audit.due("DG118", event.site):
         return
-    place = int(source.detach().abs().float().nan_to_num(0.0, 0.0, 0.0).argmax())
-    value, other = float(source.reshape(-1)[place]), float(out.reshape(-1)[place])
+    looked, as_other = some(source.detach()), some(out.detach())
+    place = int(looked.abs().float().nan_to_num(0.0, 0.0, 0.0).argmax())
+    value, other = float(looked.reshape(-1)[place]), float(as_other.reshape(-1)[place])
     if value:
         facts = {
             "source": name_of(source.dtype), "dtype": name_of(out.dtype), "code": out.dtype, "value": value,
