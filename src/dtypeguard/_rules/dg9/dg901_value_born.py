@@ -11,10 +11,10 @@ from ..._core.base.dtypes import HALF, name_of
 from ..._engine.values.engine import Harm
 from ..._engine.values.leaving import GRADIENT, PARAMETER
 from ..._engine.values.rows import Cause, Row
-from ..._engine.watch.events import on
+from ..._engine.watch.events import Op, on, readable
 from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.rule import Rule, Severity
-from ..._engine.watch.text import limit
+from ..._engine.watch.text import limit, size_of
 from ..dg1.dg113_epsilon_vanishes import SMALLEST
 from ._forms import instead
 from ._harm import compute, enter, found_at, keep, lost_before, number, wide_of
@@ -53,6 +53,7 @@ _INSTEAD = {  # functions that overflow in every dtype
     "is a part of, or clamp what goes in"
 }
 _CASTS = frozenset(["_to_copy", "copy_"])
+_DETERMINANT = "compute its logarithm: `torch.linalg.slogdet(matrix).logabsdet`"
 _DIVISOR = "keep the divisor from zero: an epsilon, or float64 for large numbers of which it is the difference"
 _ROOT, _LOG = "an epsilon below the root, or a clamp", "an epsilon below the logarithm, or a clamp"
 _NOTHING = "no value is left to average: ask how many there are first, or divide a sum by that number, clamped to 1"
@@ -94,6 +95,24 @@ def born(harm: Harm, audit: Recorder) -> None:
     advice = buffers or kept or _advice(harm, lost, skipped and not past)
     facts = {"count": count, "become": become, "wider": _wider(harm), "advice": advice}
     enter(RULE, audit, row, facts, harm, Severity.INFO if skipped else None, lost or (row.rounded() if kept else None))
+
+
+@on("after", RULE, ops=["_linalg_det"])
+def determinant(event: Op, audit: Recorder) -> None:
+    """A product of many numbers in float64, for which nothing wider tells that it is too small or too large."""
+    result, factors = event.out[:2]
+    if audit.values is None or result.dtype is not torch.float64 or event.backward or not readable(result, factors):
+        return
+    diagonal = factors.detach().diagonal(dim1=-2, dim2=-1)
+    regular = diagonal.isfinite().all(-1) & (diagonal != 0).all(-1)
+    lost = int((regular & ((result == 0) | result.isinf())).sum())
+    if lost:
+        facts = dict.fromkeys(["back", "reached", "lost"], "") | {
+            "count": f"{lost} of {result.numel()}", "become": "become zero or infinite in float64",
+            "wider": ", as the determinant of a matrix that is not singular", "advice": _DETERMINANT,
+        }  # fmt: skip
+        fields = {"site": event.site, "module": event.module, "op": event.name, "from_dtype": result.dtype}
+        audit.find(RULE, facts={"what": event.what, **facts}, bytes=size_of(event.inputs[0]), **fields)
 
 
 def _is_too_large(row: Row) -> bool:
