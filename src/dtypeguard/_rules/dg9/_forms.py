@@ -8,8 +8,10 @@ from ..._engine.values.rows import Row
 
 Form = tuple[Any, ...]  # the name of an operation, and its operands
 _OPERATORS = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.Pow: "pow"}
-_NAMES = frozenset("square log log1p exp sum prod mean sigmoid softmax sqrt pow".split())
-_MODULES = frozenset("torch F nn.functional torch.nn.functional torch.special math np numpy".split())
+_NAMES = frozenset("square log log1p exp sum prod mean sigmoid softmax sqrt pow det".split())
+_MODULES = frozenset(
+    "torch torch.linalg linalg F nn.functional torch.nn.functional torch.special math np numpy".split()
+)
 _ATOMS = ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant  # they need no parentheses
 
 
@@ -41,6 +43,8 @@ def _better(form: Form) -> Iterator[str]:
             yield f"torch.logsumexp({_operand(x)}.flatten(), 0)"
         case ("log", ("prod", x, *dim)):
             yield f"{_operand(x)}.log().sum({', '.join(map(_write, dim))})"
+        case ("log", ("det", x)):
+            yield f"torch.logdet({_write(x)})"
         case ("div", ("exp", x), ("sum", ("exp", y), dim, *_)) if x == y:
             yield f"torch.softmax({_write(x)}, {_write(dim)})"
         case ("div", ("exp", x), ("sum", ("exp", y))) if x == y:
