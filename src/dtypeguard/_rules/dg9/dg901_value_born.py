@@ -111,8 +111,10 @@ def determinant(event: Op, audit: Recorder) -> None:
             "count": f"{lost} of {result.numel()}", "become": "become zero or infinite in float64",
             "wider": ", as the determinant of a matrix that is not singular", "advice": _DETERMINANT,
         }  # fmt: skip
-        fields = {"site": event.site, "module": event.module, "op": event.name, "from_dtype": result.dtype}
-        audit.find(RULE, facts={"what": event.what, **facts}, bytes=size_of(event.inputs[0]), **fields)
+        audit.find(
+            RULE, facts={"what": event.what, **facts}, site=event.site, module=event.module, op=event.name,
+            from_dtype=result.dtype, bytes=size_of(event.inputs[0]),
+        )  # fmt: skip
 
 
 def _is_too_large(row: Row) -> bool:

@@ -258,6 +258,8 @@ class Place:
     def wide(self) -> torch.dtype:
         """The dtype that keeps what was lost."""
         dtype = self.finding.from_dtype or self.narrow
+        if dtype is torch.float64:  # there is none
+            return dtype
         return WIDER_INTEGER.get(dtype) or WIDER.get(dtype, torch.float32)
 
 
