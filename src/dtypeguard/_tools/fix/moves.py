@@ -22,8 +22,11 @@ _NO_TENSORS = frozenset(["zip", "enumerate", "range"])
 def cast_at_birth(place: Place, at: At) -> Iterator[Candidate]:
     """Converts where the dtype is born."""
     half = place.narrow in HALF
-    if place.birth is not None and not (half and name_of(place.narrow) in place.finding.fix):  # as its help says
-        yield from place.birth.retyped(torch.float32 if half else place.narrow)
+    if half and name_of(place.narrow) in place.finding.fix:  # as its help says
+        return
+    inline = [part for part in at.used() if _looks_wide(part)] if half else []
+    for birth in inline if place.birth is None else [place.birth]:
+        yield from birth.retyped(torch.float32 if half else place.narrow)
 
 
 @move
