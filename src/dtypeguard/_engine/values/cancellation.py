@@ -152,8 +152,10 @@ def cancellation_of(
                 whole = whole if same else 0.0
             elif error.distance and (row := _is_left(args[:2], incoming, error)) is not None:
                 whole, into.taken = 0.0, row
-            elif error.size > _ZERO * rounding and (numbers or _is_variance(args[:2], incoming)):
+            elif numbers and error.size > _ZERO * rounding:
                 whole = 0.0  # `1 - alpha` is what it is; `x * x - 2` at the root of 2 is zero, but for rounding
+            elif error.size > min(_ZERO * rounding, single) and _is_variance(args[:2], incoming):
+                whole = 0.0  # which is what it is, too, if the wider dtype has it
             elif whole:  # of nothing left of nothing, as much has cancelled as before
                 cancellation = 1.0
         case Cancels.LOSS if op.name.endswith("_backward"):
@@ -191,7 +193,9 @@ def cancellation_of(
             below = max((one.error for one in incoming if one.tensor is not args[0]), default=0.0)
             cancellation = min(cancellation, relative / below if below else cancellation)  # that is no difference
         case Cancels.SQUARE:
-            cancellation, floor = cancellation**2, floor**2 * _WIDEST
+            given = norm(args[0]) if floor and isinstance(args[0], Tensor) else math.inf
+            nothing = floor <= given / math.sqrt(_WIDEST)  # else it is the size of a line's other results
+            cancellation, floor = cancellation**2, floor**2 * (_WIDEST if nothing else 1 / math.sqrt(error.count or 1))
         case Cancels.ROOT if are_squares(op, args, incoming):
             cancellation = cancellation if cancellation >= _WIDEST else math.sqrt(cancellation)
             floor = math.sqrt(floor / _WIDEST)
