@@ -11,6 +11,6 @@ for step in range(100):
     loss.backward()
     for parameter in net.parameters():
         master = parameter.detach().float() - 1e-4 * parameter.grad.float()
-        parameter.data.copy_(master)  # expect: DG903 "`parameter.data.copy_(master)`: 2 of the 4 parameters that it updates stand still: -0.05933 where float32 has -0.0526; it reaches a result and a parameter"
+        parameter.data.copy_(master)  # expect: DG903 "`parameter.data.copy_(master)`: 2 of the 4 parameters that it updates stand still: -0.05933 where float32 has -0.0526; it reaches a loss and the output of Sequential"
 print(loss.item())
 # fix: keep a float32 copy of the parameters between steps, and update that

@@ -113,10 +113,23 @@ def _computed(row: Row | None) -> Row | None:
     return None if row is None else next((one for one in row.chain() if one.name not in _MOVES), None)
 
 
-def repeats(op: Operator, args: Any, row: Row) -> bool:
-    """Whether as much cancels as at the visits that were measured: in sums, and differences that compensate nothing."""
+def as_before(op: Operator, args: Any, row: Row, incoming: list[Incoming]) -> tuple[float, float]:
+    """The same of results that are not measured: as much cancels, and is left, as at the visits that were.
+
+    Of a difference of two tensors that is what is left of each: one that compensates does not cancel each time.
+    """
+    cancellations = carried(op, row, incoming)
+    cancellation = max(cancellations.values(), default=1.0)
     plain = row.dtype is torch.float64 or not all(isinstance(one, Tensor) for one in args[:2])
-    return op.cancels is Cancels.SUM or (op.cancels is Cancels.DIFFERENCE and plain)
+    if op.cancels is Cancels.SUM or (op.cancels is Cancels.DIFFERENCE and plain):
+        if 1 < row.cancellation < math.inf:
+            cancellation = max(cancellation, row.cancellation)
+            return cancellation, row.terms / cancellation
+    elif op.cancels is Cancels.DIFFERENCE and row.left is not None:
+        parts = (cancellations.get(id(one), 1.0) * part for one, part in zip(args, row.left, strict=False))
+        return max(1.0, *parts), 0.0
+    floor = max((one.held.floor for one in incoming), default=0.0)
+    return cancellation, floor if op.cancels is Cancels.CARRIED else 0.0
 
 
 def cancellation_of(
@@ -132,10 +145,14 @@ def cancellation_of(
     match op.cancels:
         case Cancels.DIFFERENCE:
             # The program's values may be all gone, or be a total that stands still and so is too large.
-            levels = [
-                size * cancellations.get(id(one), 1.0)
-                for size, one in zip(_levels(args[:2], incoming), args, strict=False)
-            ]
+            sizes = _levels(args[:2], incoming)
+            if error.level and len(sizes) == 2:
+                parts = [
+                    min(1.0, sizes[0] / error.level),
+                    min(1.0, sizes[1] * abs(kwargs.get("alpha", 1)) / error.level),
+                ]
+                into.left = parts if into.left is None else [max(pair) for pair in zip(parts, into.left, strict=True)]
+            levels = [size * cancellations.get(id(one), 1.0) for size, one in zip(sizes, args, strict=False)]
             whole = max(levels[0], levels[1] * abs(kwargs.get("alpha", 1))) * math.sqrt(error.count)
             numbers = not all(isinstance(one, Tensor) for one in args[:2])
             single = torch.finfo(torch.float32).eps * whole

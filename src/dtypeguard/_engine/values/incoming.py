@@ -2,7 +2,10 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
+from operator import attrgetter
 
+import torch
 from torch import Tensor
 
 from ..._core.base.dtypes import HALF
@@ -76,9 +79,32 @@ def carried(op: Operator, row: Row, incoming: list[Incoming]) -> dict[int, float
     """
     totals = op.name in ACCUMULATES and row.dtype in HALF
     return {
-        id(one.tensor): 1.0 if totals and one.error * one.cancellation < row.half_ulp else one.cancellation
+        id(one.tensor): 1.0 if totals and one.error * one.cancellation < row.half_ulp else _narrowed(one, row)
         for one in incoming
     }
+
+
+def _narrowed(one: Incoming, row: Row) -> float:
+    """What an earlier difference excuses, in roundings of a narrower dtype."""
+    if row.dtype not in HALF or one.tensor.dtype in HALF or one.tensor.dtype is row.dtype:
+        return one.cancellation
+    error = max(one.error, torch.finfo(one.tensor.dtype).eps)
+    return min(one.cancellation, max(1.0, one.cancellation * error / row.half_ulp))
+
+
+def leads_in(source: Incoming | None, suspects: list[Incoming], row: Row) -> Row | None:
+    """The row that an error comes from; where it is of this one's last round, what else comes in and was spoilt since.
+
+    What a model computes leads to its parameters, and these lead to all that it has computed in training.
+    """
+    if source is None or source.row is None or not source.row.comes_from(row):
+        return None if source is None else source.row
+    for one in sorted(suspects, key=attrgetter("error"), reverse=True):
+        if one.row is not None and not loops(one.row, row):
+            since = takewhile(lambda step: step is not row, one.row.chain())
+            if any(step.cause for step in since):
+                return one.row
+    return None
 
 
 def loops(row: Row | None, to: Row) -> bool:

@@ -59,6 +59,7 @@ class Row:
         "brings",
         "builds_up",
         "cancellation",
+        "left",
         "changed",
         "compared",
         "count",
@@ -145,6 +146,7 @@ class Row:
         self.wrong: tuple[int, int] | None = None  # whole numbers that are another one, of how many
         self.distinct: tuple[int, int] | None = None  # how many there were, and are
         self.cancellation = math.inf  # of a sum: how much larger than it its terms were, at least
+        self.left: list[float] | None = None  # of a difference of two tensors: the share that each is of it, at most
         self.terms = 0.0  # what these were like, at most
         self.builds_up = False  # its error is that of many rounds of a loop
         self.counts = False  # a running total of whole numbers, or of one number, each of which is meant
@@ -323,8 +325,7 @@ class Row:
         worse = own or effective > self.error
         if worse:
             self.error, self.incoming = effective, incoming
-            if parent is not None and not parent.comes_from(self):  # else nothing leads out
-                self.parent = parent
+            self.parent = self.parent if parent is None else parent
         return worse
 
     def convict(self, error: float, whole: float, source: "Row | None") -> bool:

@@ -20,9 +20,9 @@ from ..operands import in_order, operands, shadowed
 from ..ops import ACCUMULATES, BESIDES, KEEPS, Cancels, Operator, Way
 from ..sample import some
 from . import moves
-from .cancellation import are_squares, beside, cancellation_of, digits_left, is_rounding, is_shown, prepares, repeats
+from .cancellation import are_squares, as_before, beside, cancellation_of, digits_left, is_rounding, is_shown, prepares
 from .choices import WHOLE, Choices, at_places, decidable, may_be_beside
-from .incoming import Given, Incoming, all_incoming, builds_up, carried, look_at, loops, suspicion, wrong
+from .incoming import Given, Incoming, all_incoming, builds_up, leads_in, look_at, loops, suspicion, wrong
 from .kernels import VECTORS, composite, turned
 from .measure import error_of, flushed, norm
 from .memory import DOUBLE, SINGLE, Memory, ShadowStorage
@@ -183,12 +183,7 @@ class Shadow:
             if row.cause is not None:
                 self.spoils(row)
         elif pairs:
-            cancellation, floor = max(carried(op, row, incoming).values(), default=1.0), 0.0
-            if repeats(op, args, row) and 1 < row.cancellation < math.inf:
-                cancellation = max(cancellation, row.cancellation)
-                floor = row.terms / cancellation
-            elif op.cancels is Cancels.CARRIED:
-                floor = max((one.held.floor for one in incoming), default=0.0)
+            cancellation, floor = as_before(op, args, row, incoming)
             for _, held in pairs:
                 held.error, held.cancellation, held.floor = row.error, cancellation, max(held.floor, floor)
                 held.whole = row.whole
@@ -323,7 +318,7 @@ class Shadow:
             row.digits = max(row.digits, min(digits_left(op, args, error), effective))
         if grown and row.dtype in HALF:  # it rounds by itself, whatever it is computed from
             source = max(incoming, key=likely)
-        if row.measured(error, effective, carried, None if source is None else source.row) and tensor.numel():
+        if row.measured(error, effective, carried, leads_in(source, suspects, row)) and tensor.numel():
             row.whole, row.builds_up = whole, grown
             row.shows(tensor, shadow)
             if op.name in _DIFFERENCES and len(incoming) == 2:
