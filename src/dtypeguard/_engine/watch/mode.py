@@ -29,6 +29,7 @@ from .sites import Site, site_of
 from .text import size_of
 
 CASTING = frozenset("to float half bfloat16 double type type_as int long short char byte bool chalf cfloat".split())
+_TOTALS = frozenset(["sum", "cumsum", "prod"])
 _LOSSES = (torch.float32, torch.float64)  # dtypes of one number that is as it should be, or too wide
 _UNSEEN = (Way.NONE, Way.TEST)  # views and constants, and what gives no values
 _current_node, _tracing = private.current_node, private.tracing_state
@@ -139,7 +140,8 @@ class Watching(Mode):
         ended = recorder.promotions and single and not out.is_floating_point() and not backward
         scalar = dtype in _LOSSES and not backward and single and not out.ndim and recorder.on["scalar"]
         added = op.name == "add" and single and not backward and _may_mask(inputs) and bool(recorder.on["added"])
-        integer = integer and bool(recorder.on["integer"]) and not backward
+        narrow = op.name in _TOTALS and dtype in integers and dtype is not torch.int64  # also of bool
+        integer = (integer or narrow) and bool(recorder.on["integer"]) and not backward
         born = not op.updates and not backward and (single or isinstance(out, (tuple, list)))
         wanted = mixed or op.cast or asked or ended or scalar or summed or sixteen or integer or added or kept
         if not (born or wanted):

@@ -139,7 +139,7 @@ def _compare_wide(event: Op, out: Tensor, wide: Tensor, args: Any, audit: Record
     row = rows.get((event.site, event.module, dtype))
     if row is None:
         detail = f"{of(wrapped, out, whole)} results are outside of {_range(dtype)} and wrap around"
-        suspect = wrapping(event, detail, _wider(dtype, event.name in IN_PLACE), audit)
+        suspect = wrapping(event, detail, _wider(dtype, event), audit)
         row = rows[event.site, event.module, dtype] = Wrapped(event.name in PRODUCTS, suspect, hashes=meant)
     row.count, row.below = row.count + 1, below
     row.factor = next((value for value in event.args if row.multiplies and isinstance(value, int)), None)
@@ -170,8 +170,10 @@ def _falls_off(event: Op, args: Any) -> bool:
     return event.name in SHIFTS and bool(torch.as_tensor((args[0] != 0) & (args[1] >= bits)).any())
 
 
-def _wider(dtype: torch.dtype, in_place: bool) -> str:
-    if in_place and dtype is not torch.int64:
+def _wider(dtype: torch.dtype, event: Op) -> str:
+    if event.kwargs.get("dtype") is not None and dtype is not torch.int64:
+        return f"leave out `dtype=`: `{event.name}` of integers is int64"
+    if event.name in IN_PLACE and dtype is not torch.int64:
         return f"{TARGET} `dtype=torch.int64`, or clamp before the write"
     if dtype is torch.int64:
         return "PyTorch has no wider integer: sort or compare by several columns, or compute with integers of Python"

@@ -27,6 +27,7 @@ _TENSORS = ("Tensor", "Parameter", "Buffer")
 SHARING = frozenset("from_numpy as_tensor asarray frombuffer from_dlpack".split())
 SUMS = frozenset("sum mean prod cumsum cumprod var std norm logsumexp".split())
 WIDER_INTEGER = {torch.uint8: torch.int32, torch.int8: torch.int32, torch.int16: torch.int32, torch.int32: torch.int64}
+_COUNTED = frozenset("range arange zeros ones empty linspace eye rand randn randint randperm".split())
 _VIEWS = frozenset("detach view reshape flatten t transpose permute squeeze unsqueeze expand contiguous".split())
 _TRAINED = re.compile(r"\b(detach|data|state_dict|params|\w*parameters)\b")  # what is read off a model
 _NUMBERS = frozenset("size numel nelement dim ndimension item tolist".split())  # methods that give no tensors
@@ -76,13 +77,26 @@ class Source(Names):
         """What has the dtype that an expression in a function should have: code that has no dtype of its own.
 
         What is added or multiplied in it, or what the expression is added to or multiplied by, or else the first
-        argument of the function.
+        argument of the function that is no number, or a buffer or parameter that the function computes with.
         """
         beside: list[str] = []
         if isinstance(self.scope(node), cst.FunctionDef):
             sides = (node.left, node.right) if isinstance(node, cst.BinaryOperation) else ()
             beside = [self.code(one) for one in sides if isinstance(one, cst.Name)] or [*self._beside(node, node)]
-        return [*beside, *self.others(node)][:1]
+        given = [name for name in self.others(node) if not self._is_number(name, node)]
+        sums = self.below(self.scope(node), cst.BinaryOperation)
+        own = (self.code(side) for one in sums for side in (one.left, one.right) if self.of_self(side))
+        return [code for code in (*beside, *given, *own) if code != self.code(node)][:1]
+
+    def _is_number(self, name: str, node: Node) -> bool:
+        """Whether an argument of the function that a node is in is said to be a number, or counts something there."""
+        function = self.scope(node)
+        params = function.params.params if isinstance(function, cst.FunctionDef) else ()
+        said = [self.code(one.annotation.annotation) for one in params if one.name.value == name and one.annotation]
+        counts = [call for call in self.below(function, cst.Call) if self.called(call) in _COUNTED]
+        return said[:1] in (["int"], ["float"], ["bool"]) or any(
+            self.code(arg.value) == name for call in counts for arg in call.args
+        )
 
     def _beside(self, first: Node, node: Node, names: int = 2) -> Iterator[str]:
         """The names that an expression is computed with, also by the name that it gets itself: they are older."""
@@ -122,6 +136,8 @@ class Source(Names):
         """Whether an operator of PyTorch takes no values there: an index, an axis, a size."""
         name, receiver = self.called(call), self.on(call)
         if receiver is None and self.code(call.func) != f"{self.torch()}.{name}":
+            return False
+        if receiver is not None and self.is_module(receiver):  # a layer of that name: `self.norm(x)`
             return False
         where = arg.keyword.value if arg.keyword else call.args.index(arg) + (receiver is not None)
         return hasattr(torch.Tensor if receiver is not None else torch, name) and where in _places(name)
@@ -163,7 +179,8 @@ class Source(Names):
         called = [self.code(call.func) for call in self.of(cst.Call)]
         made = self.called(self.call_behind(node) or node)
         return (
-            code in called
+            code in ("self", "cls", self.receiver(node))
+            or code in called
             or any(one in (f"{code}.{method}" for method in _OF_MODULES) for one in called)
             or (made[:1].isupper() and not made.endswith(_TENSORS))
         )

@@ -1,5 +1,7 @@
 """What is done to an edit that helps: what it does not need goes, and functions return the dtype that they returned."""
 
+import difflib
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -10,7 +12,7 @@ from ..._core.base.dtypes import HALF
 from .casts import WIDER_INTEGER, Source
 from .code import At, joined
 from .program import Run, Tried
-from .source import Candidate, Node, Scope
+from .source import Candidate, Change, Node, Scope
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,15 @@ class Edited:
         narrow = old[0] in HALF if found[0].is_floating_point else old[0] in WIDER_INTEGER
         same = old[0].is_floating_point == found[0].is_floating_point
         return old[0] if narrow and same and old[0].itemsize < found[0].itemsize else None
+
+
+def taken_back(file: str, before: str, after: str) -> Iterator[Candidate]:
+    """Each of several changes of a file undone."""
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    changed = [code for code in difflib.SequenceMatcher(None, old, new, False).get_opcodes() if code[0] != "equal"]
+    begins = [*itertools.accumulate(map(len, new), initial=0)]
+    for _, first, last, begin, end in changed if len(changed) > 1 else ():
+        yield [Change(file, begins[begin], begins[end], "".join(old[first:last]))]
 
 
 def without_needless(edited: Edited) -> Iterator[Candidate]:

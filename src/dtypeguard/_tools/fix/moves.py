@@ -107,10 +107,12 @@ def _like_layers(at: At) -> list[str]:
 @move
 def cast_to_narrow(place: Place, at: At) -> Iterator[Candidate]:
     """Casts the wider operand, or the result, to the narrower dtype."""
-    for one in [*at.used(), at]:
-        for text in one.in_function():
-            yield one.cast(place.narrow, text)
-        yield one.cast(place.narrow)
+    parts = [*at.used(), at]
+    parts += [inner for part in parts for inner in part.operands() if isinstance(part.node, cst.Call)]
+    parts = list({id(part.node): part for part in parts}.values())
+    for one in parts:
+        yield from (one.cast(place.narrow, text) for text in one.in_function())
+    yield from (one.cast(place.narrow) for one in parts)
 
 
 @move

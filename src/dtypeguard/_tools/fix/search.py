@@ -33,7 +33,7 @@ from .compared import (
     still_found,
     widens,
 )
-from .finish import MORE, WAYS, Edited, Way, same_results
+from .finish import MORE, WAYS, Edited, Way, same_results, taken_back
 from .order import comes_of, rank
 from .program import Key, Run, State, Tried, key_of
 from .reasons import Refusal
@@ -220,6 +220,7 @@ class Search:
             if self._run is not None:
                 if len(names) > 1 and self._moves(cause, self.now, new, kinds):
                     continue  # with each of several edits what is left of the program may be less
+                names, new = self._least(cause, names, new) if len(names) > 1 else (names, new)
                 ways, new = self._finished(cause, new)
                 names = (*names, *ways)
             others = any(map(loses, causes_of(new.run.bad)))  # then what is left may come from these
@@ -239,6 +240,16 @@ class Search:
         self.proofs.append(Proof(names, tuple(findings), self.now.state, new.state, left))
         self.now = new
         return True
+
+    def _least(self, cause: Cause, names: tuple[str, ...], new: Tried) -> Solution:
+        """An edit of several moves without the changes that it does not need for this cause; the last one helped."""
+        for file, text in new.state.texts.items():
+            for changes in taken_back(file, self._text_of(file, self.now.state), text):
+                with contextlib.suppress(SyntaxError, ValueError):
+                    less = self._with(new.state.edited(changes, self._read))
+                    if self._judge(cause, self.now, less) == [] and self._repairs(cause, self.now, less):
+                        return self._least(cause, names[-1:], less)
+        return names, new
 
     def _finished(self, cause: Cause, new: Tried) -> Solution:
         """An edit that helps, made whole: see `finish`."""
@@ -340,7 +351,8 @@ class Search:
             # against it.
             for tried, new in later:
                 again = any(tried.key(cause.first) in self.now.keys for cause in new)
-                hid = base.error or cause.rule == "DG109"  # numbers that have wrapped are not compared with others
+                # Numbers that have wrapped are not compared with others, and infinite ones show no rounding.
+                hid = base.error or cause.rule in ("DG109", "DG901")
                 behind = hid and not tried.run.error and not again
                 if behind and not any(self._touches(c, old.state, tried.state) for c in new):
                     yield (name,), tried
@@ -407,7 +419,8 @@ class Search:
         return old, new
 
     def _output_agrees(self, cause: Cause, base: Run, run: Run) -> bool:
-        """Whether a run prints what the one before did, but for what differs from run to run."""
+        """Whether a run prints what the one before did, or the program where that one ended, but for noise."""
+        base = self._ran[()] if base.error and not self._ran[()].error else base
         trained = bool(base.steps) and cause.rule not in KEPT
         if skeletons_agree(base, run, base.lines, run.lines, trained):
             return True
