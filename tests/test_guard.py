@@ -758,7 +758,7 @@ def test_what_holds_parameters_but_has_no_forward_is_not_guarded():
         (
             "head.*",
             ValueError,
-            "Net has no submodule called 'head.*' (did you mean 'head'?), only body, body.*, head",
+            "Net has no submodule that 'head.*' matches (did you mean 'head'?), only body, body.*, head",
         ),
         (nn.Conv2d, ValueError, "Net has no submodule of the class Conv2d, only Linear, ReLU, Sequential"),
         (nn.Linear(1, 1), TypeError, "takes names, patterns of names, and classes of submodules, not a Linear"),

@@ -69,6 +69,9 @@ def report_shape(
 _LITERAL = re.compile(r"Literal\[([^\[\]]*)\]( \| None)?")
 
 
+_NUMPYS = {"int": ("int", "uint"), "float": ("float", "int", "uint"), "bool": ("bool",)}  # that Python's type takes
+
+
 def report_kind(
     call: CallState, path: Path, value: Any, hint: str, count: bool = False, *missing: str, others: Any = (),
     asks: str = "the annotation",
@@ -78,7 +81,12 @@ def report_kind(
     Of a TypedDict `missing` are the keys that it lacks, and `others` those that it has and that mean nothing.
     """
     actual = "is None" if value is None else f"is {indefinite(type(value).__qualname__)}"
-    wanted, fix = hint, ""
+    wanted, fix, around = hint, "", tuple[str, ...]()
+    if type(value).__module__ == "numpy":  # its int64 is no tensor's
+        name = type(value).__name__
+        actual = f"is a numpy.{name}"
+        if not call.leaving and name.rstrip("0123456789_") in _NUMPYS.get(hint, ()):
+            around = f"{hint}(", ")"
     if count and isinstance(value, tuple):
         actual = f"is a tuple of {len(value)}"
         fix = f"{give(call)} a value for each item of {hint}" if hint.startswith("tuple") else ""
@@ -93,7 +101,7 @@ def report_kind(
         actual, wanted = f"is {value!r}", f"one of {listed[1]}{', None' * bool(listed[2])}"
     report(
         call, path, HintError, value, actual, hint, f"{asks} wants {wanted}", hint,
-        fix=(fix or f"{give(call)} {_one_of(wanted)}",),
+        fix=around or (fix or f"{give(call)} {_one_of(wanted)}",),
     )  # fmt: skip
 
 

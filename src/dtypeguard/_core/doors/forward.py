@@ -272,6 +272,7 @@ def check_patterns(root: nn.Module, patterns: Iterable[Any]) -> None:
             what = f"of the class {pattern.__name__}"
             known = sorted({type(module).__name__ for path, module in modules.items() if path})
         elif "*" in pattern:
+            what = f"that {pattern!r} matches"
             around = [f"{path.rpartition('.')[0]}.*" for path in known if "." in path]
             known = list(dict.fromkeys(_NUMBER.sub("*", path) for path in (*known, *around)))
         what += "" if isinstance(pattern, type) else near(pattern, known)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._core.base.dtypes import HALF
 from ..ops import Cancels, Operator
 from .incoming import SINGLE_ERROR
 from .measure import Error
@@ -39,6 +40,7 @@ ORDERS = frozenset("gt ge lt le greater greater_equal less less_equal".split())
 _AMONG = "isin"
 _TWO = {torch.float32, torch.float64}
 _CHANCE = 2.0**-16  # of comparisons of float32
+_OF_BOUNDS, _BOUNDS_AT_LEAST = 0.2, 64  # of bounds, such whose own rounding is on the other side; and how many
 _BESIDE = 0.02  # of comparisons, those with a number that one side has in fewer digits; by chance it is none
 _DIFFERENCES = Cancels.DIFFERENCE, Cancels.LOSS
 _CASTS = frozenset(["_to_copy", "to"])
@@ -281,24 +283,28 @@ class Choices:
             return
         row.parent = max(held, key=lambda one: one.error).row
         row.wrong = int(lost.sum()), int(there.sum())
-        row.looked_up = True
+        row.looked_up = torch.float32
         one, other = [(v if isinstance(v, Tensor) else torch.tensor(v)).expand(out.shape) for v in args[:2]]
         if self._shadow_of(tensors[0]) is not held[0] and {one.dtype, other.dtype} != _TWO:
             one, other = other, one
         _enter(row, lost, one, other, int(there.sum()))
 
     def beside(self, op: Operator, args: Any, out: Tensor, row: Row) -> bool:
-        """Whether many values of float32 are compared with the numbers of float64 that they are the roundings of.
+        """Whether many values are compared with the numbers of a wider dtype that they are the roundings of.
 
-        Such a comparison says which way each of them was rounded.
+        Such a comparison says which way each of them was rounded. In half precision some are equal by chance.
         """
-        one, other = (value.float() for value in args[:2])
+        narrow = min(args[:2], key=lambda value: value.dtype.itemsize).dtype
+        one, other = (value.to(narrow) for value in args[:2])
         equal = (one == other) & one.isfinite() & (one != 0) & (args[0] != args[1])
         moved = equal & (out != op.func(one, other))
-        count = int(moved.sum())
-        if count <= _BESIDE * out.numel():
+        count, bounds = int(moved.sum()), min(value.numel() for value in args[:2])
+        few = count <= _BESIDE * out.numel()
+        if narrow in HALF:
+            few = bounds < _BOUNDS_AT_LEAST or count <= _OF_BOUNDS * bounds or _is_chance(equal, *args[:2], narrow)
+        if few:
             return False
-        row.wrong, row.looked_up = (count, out.numel()), True
+        row.wrong, row.looked_up = (count, out.numel()), narrow
         _enter(row, moved, args[0].expand(out.shape), args[1].expand(out.shape), out.numel())
         return True
 
@@ -320,12 +326,19 @@ def _is_grid(row: Row, out: Tensor, size: Tensor, share: float) -> bool:
     return out.dtype is torch.int64 and share > _FINE and (row.dtype is torch.float32 or largest > 1 / row.half_ulp)
 
 
+def _is_chance(equal: Tensor, one: Tensor, other: Tensor, narrow: torch.dtype) -> bool:
+    """Whether about as many are one to three roundings away from each other, for each that is equal."""
+    units = (one.float() - other.float()).abs() / (torch.finfo(narrow).eps * other.abs())
+    return int(equal.sum()) < int(((units > 1) & (units <= 3)).sum()) / 2
+
+
 def may_be_beside(op: Operator, args: Any) -> bool:
-    """Whether values of float32 are compared with others of float64; of the same shape they are results of both."""
+    """Whether values are compared with others of a wider dtype; of the same shape they are results of both."""
     if op.name not in ORDERS or not all(isinstance(one, Tensor) for one in args[:2]):
         return False
     one, other = args[:2]
-    return {one.dtype, other.dtype} == _TWO and one.shape != other.shape
+    two = {one.dtype, other.dtype}
+    return (two == _TWO or (torch.float32 in two and not two.isdisjoint(HALF))) and one.shape != other.shape
 
 
 def _are_of_two(tensors: list[Tensor], node_of: Callable[[Tensor], Any]) -> bool:
@@ -345,7 +358,7 @@ def _never_equal(op: Operator, args: Any, out: Tensor, row: Row) -> bool:
     equal, count = int(same.sum()), int(lost.sum())
     if count <= max(_BESIDE * equal, _CHANCE * pairs):
         return False
-    row.wrong, row.looked_up = (count, equal), True
+    row.wrong, row.looked_up = (count, equal), torch.float32
     found = args[1][other == one[lost][0]][0] if among else args[1]
     _enter(row, lost, args[0].expand(out.shape), found.expand(out.shape), equal)
     return True

@@ -39,6 +39,7 @@ _SELDOM = 64  # operations between two looks at the clock, where each costs next
 # Measured: with a quarter of it, a half, twice or four times as much no program of DG9 and no healthy case comes out
 # otherwise; only `_DIFFUSE` may not be 0.4, nor `_ULPS` 32.
 _DIFFUSE = 0.1  # an error of a result that one line is to blame for
+_FED_BACK = 0.1  # error of what a comparison in float32 was given, as of a system that is not stable
 _DOUBT = 0.02  # an error of a result that acquits nobody
 _ULPS = 8  # and of one in which little else is wrong
 _NOISE = 0.1  # of the error that came into the line, which a result has from elsewhere anyway
@@ -476,7 +477,11 @@ class Values:
             elif self._shadow is None and row.flushed > row.count / 2:
                 self.harms.setdefault(row, Harm(row, Cause.FLUSHED))
         for row in self.rows:
-            if not row.compared or row.parent is None or not any(step.dtype in HALF for step in row.chain()):
+            if not row.compared or row.parent is None:
+                continue
+            if not any(step.dtype in HALF for step in row.chain()):
+                if row.compared > _FED_BACK and all(step.cause is None for step in row.chain()):
+                    row.flipped = 0  # roundings of float32 alone become so much where results are fed back many times
                 continue
             cause = self._blame("a comparison", row.site, row.parent, row.compared)
             if cause is Cause.BORN or (cause is not None and row.looked_up):

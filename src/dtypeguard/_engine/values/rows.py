@@ -159,7 +159,7 @@ class Row:
         self.ranks: tuple[int, int] = (0, 0)  # of ranks, or of first places of what is sorted: how many are others
         self.other_place: tuple[int, int] | None = None  # one of these, and what it would be
         self.integers = False  # computed from integers that the dtype does not have
-        self.looked_up = False  # a value was looked up by equality, and not found
+        self.looked_up: torch.dtype | None = None  # in which values are equal that were compared, and not found
         self.changed: tuple[float, float] | None = None  # a choice, and what it would be
 
     def __str__(self) -> str:

@@ -5,7 +5,7 @@ import re
 
 import torch
 
-from ..._core.base.dtypes import HALF
+from ..._core.base.dtypes import HALF, name_of
 from ..._engine.values.choices import ORDERS
 from ..._engine.values.rows import Row
 from ..._engine.watch.events import on
@@ -60,9 +60,14 @@ def flipped(row: Row, audit: Recorder) -> None:
     was, is_ = row.changed if sure or row.other_place is None else row.other_place
     if row.looked_up and math.isnan(was):  # equal to nothing
         return
-    if row.looked_up and (row.name in ORDERS or (was != is_ and _single(was) == _single(is_))):
+    if row.looked_up in HALF:
+        narrow = name_of(row.looked_up)
+        harm = f"{row.flipped} of {row.decided} compare what is equal in {narrow}: {was:.9g} with {is_:.9g}"
+        side = "left" if _rounded(was, row.looked_up) == was else "right"
+        advice = f"compare the {side} side as it was before it was rounded to {narrow}"
+    elif row.looked_up and (row.name in ORDERS or (was != is_ and _rounded(was) == _rounded(is_))):
         harm = f"{row.flipped} of {row.decided} compare what is equal in float32: {was:.9g} with {is_:.9g}"
-        side = "right" if _single(was) == was else "left"
+        side = "right" if _rounded(was) == was else "left"
         where = f"the {side} side" if row.name != "isin" else "what is looked for" if side == "left" else "the elements"
         advice = f"compare both in float32: `.to(torch.float32)` on {where}, which is float64"
     elif row.looked_up:
@@ -102,9 +107,9 @@ def flipped(row: Row, audit: Recorder) -> None:
     enter(RULE, audit, row, {"harm": harm, "advice": advice}, None, severity, lost, earlier)
 
 
-def _single(value: float) -> float:
-    """The float32 that is nearest."""
-    return float(torch.tensor(value, dtype=torch.float32))
+def _rounded(value: float, dtype: torch.dtype = torch.float32) -> float:
+    """The number of a dtype that is nearest."""
+    return float(torch.tensor(value, dtype=torch.float64).to(dtype))
 
 
 def _rare(row: Row) -> str | None:

@@ -135,7 +135,7 @@ def causes_of(findings: Iterable[Finding]) -> list[Cause]:
 
 
 def changes_of(causes: Iterable[Cause]) -> list[Change]:
-    """What to change, the line that removes most first; not for mere information. A line is changed once."""
+    """What to change, what ends an error first, then what removes most; not for mere information. A line once."""
     groups: dict[object, list[Cause]] = {}
     for cause in sorted(causes, key=lambda cause: (bool(RULES[cause.rule].follows), cause.rule not in _ROUNDS)):
         if cause.severity != Severity.INFO.value:
@@ -149,9 +149,10 @@ def changes_of(causes: Iterable[Cause]) -> list[Change]:
         changes.append(Change(group[0].edit, "; ".join(dict.fromkeys(fixes)), tuple(group)))
     every = [cause for change in changes for cause in change.causes]
 
-    def order(change: Change) -> tuple[bool, int]:
+    def order(change: Change) -> tuple[bool, bool, int]:
         waits = all(any(settles(other, cause) for other in every) for cause in change.causes)
-        return waits, -sum(len(cause.findings) for cause in change.causes)
+        mild = all(cause.severity != Severity.ERROR.value for cause in change.causes)
+        return waits, mild, -sum(len(cause.findings) for cause in change.causes)
 
     return sorted(changes, key=order)
 

@@ -37,6 +37,9 @@ class At:
             if said is not None:
                 whole = dtype is torch.float64 and not source.says_float(node)
                 code, given = source.dtype_code(torch.float32 if whole else dtype), source.code(said.value)
+                default = source.default_node(node, given)
+                if default is not None and source.code(default).startswith(f"{source.torch()}."):
+                    return [source.replace(default, code)]  # callers may say another one
                 if dtype is torch.float32 and given in source.parameters(node):  # callers may want float64
                     given += f" or {code}" if source.default(node, given) == "None" else ""
                     code = f"{source.torch() or 'torch'}.promote_types({given}, {code})"

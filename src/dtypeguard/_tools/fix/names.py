@@ -68,9 +68,13 @@ class Names(Text):
 
     def default(self, node: Node, name: str) -> str:
         """The default of a parameter of the function that a node is in, as it is written."""
+        found = self.default_node(node, name)
+        return "" if found is None else self.code(found)
+
+    def default_node(self, node: Node, name: str) -> cst.BaseExpression | None:
         function = self.scope(node)
         params = function.params.params if isinstance(function, cst.FunctionDef) else ()
-        return next((self.code(one.default) for one in params if one.name.value == name and one.default), "")
+        return next((one.default for one in params if one.name.value == name), None)
 
     def receiver(self, node: Node) -> str:
         """What the method that a node is in calls the object that it is called on."""

@@ -429,6 +429,11 @@ def _targets(at: At) -> list[Node]:
     return [*assigned, *(one.target for one in at.source.below(statement, cst.AugAssign))]
 
 
+def _item(made: Node) -> Node:
+    """What a comprehension makes; else the same."""
+    return made.value if isinstance(made, cst.DictComp) else made.elt if isinstance(made, cst.ListComp) else made
+
+
 def _base(target: Node) -> Node:
     return target.value if isinstance(target, cst.Subscript) else target
 
@@ -440,4 +445,4 @@ def wider_target(place: Place, at: At) -> Iterator[Candidate]:
     said = [torch.int64] if "`dtype=torch.int64`" in place.finding.fix else []  # by its help
     for wide in [*said, *(WIDER_INTEGER[dtype] for dtype in known if dtype in WIDER_INTEGER)][:1]:
         for name in [] if _is_added(at) else At(at.source, at.source.statement(at.node)).names():
-            yield from (At(at.source, value).cast(wide) for value in at.source.definitions(name.node)[:1])
+            yield from (At(at.source, _item(value)).cast(wide) for value in at.source.definitions(name.node)[:1])
