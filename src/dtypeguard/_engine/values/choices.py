@@ -301,7 +301,9 @@ class Choices:
         count, bounds = int(moved.sum()), min(value.numel() for value in args[:2])
         few = count <= _BESIDE * out.numel()
         if narrow in HALF:
-            few = bounds < _BOUNDS_AT_LEAST or count <= _OF_BOUNDS * bounds or _is_chance(equal, *args[:2], narrow)
+            few = (
+                bounds < _BOUNDS_AT_LEAST or count <= _OF_BOUNDS * bounds or _is_chance(equal, args[0], args[1], narrow)
+            )
         if few:
             return False
         row.wrong, row.looked_up = (count, out.numel()), narrow
