@@ -35,6 +35,7 @@ _NIL = 2.0**-10  # of a rounding of the narrower one: `1 - ssim(x, x)`
 _OFFSET = 256  # times the smaller of two numbers that are added: beside that it loses digits
 _STEP = 0.1  # what the difference of a slope is divided by, at most
 _SPOILT, _UNIT = 0.25, (0.3, 3.0)  # error of a difference; and its size, divided by what it is like
+_STANDS, _UNITS = 0.5, 64  # share of values that an addend has not changed; and units that were lost, which are many
 _NEAR = 4.0  # times the smaller one: a difference in which it is what is left
 
 
@@ -83,6 +84,19 @@ def _is_left(operands: Iterable[Any], incoming: list[Incoming], error: Error) ->
     pair: list[tuple[Any, Beside | None]] = [(operand, known.get(id(operand))) for operand in operands]
     for (operand, other), (_, one) in (pair, pair[::-1]):
         if one is not None and (one == other or one.is_larger(operand)) and error.level <= _NEAR * one.level:
+            return one.row
+    return None
+
+
+def _stood(incoming: list[Incoming]) -> Row | None:
+    """A total of which one is taken that stands still and has lost many units by now: that is the difference.
+
+    Less what it was in the last round it says whether it moves still, and no more.
+    """
+    stood = [one for one in incoming if one.row is not None and one.row.stalled > _STANDS]
+    for one in stood:
+        others = (other.row for other in incoming if other is not one)
+        if one.error > _UNITS * torch.finfo(one.tensor.dtype).eps and not any(loops(row, one.row) for row in others):
             return one.row
     return None
 
@@ -167,7 +181,7 @@ def cancellation_of(
                 # compared with those of another call of it: they are the same, and their roundings say so.
                 same = _are_calls(incoming) and error.size + error.distance < torch.finfo(into.dtype).eps * whole
                 whole = whole if same else 0.0
-            elif error.distance and (row := _is_left(args[:2], incoming, error)) is not None:
+            elif error.distance and (row := _is_left(args[:2], incoming, error) or _stood(incoming)) is not None:
                 whole, into.taken = 0.0, row
             elif numbers and error.size > _ZERO * rounding:
                 whole = 0.0  # `1 - alpha` is what it is; `x * x - 2` at the root of 2 is zero, but for rounding

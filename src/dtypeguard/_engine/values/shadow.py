@@ -33,6 +33,7 @@ _EQUAL = 100.0  # a cancellation of what was subtracted though it is nearly equa
 _FAR = 2.0  # factor over the largest incoming cancellation
 _MADE = 2  # a tensor written more than twice (created, changed) is a running total
 _WRONG = 0.25  # an error of what is written, for which it may go another way
+_RIGHT = 1e-3  # an error of what is added to a total in float32 that does not matter
 _GROWN = 2.0  # times the error of what is added
 _ODD = frozenset(2 * 8**n + 1 for n in range(10))
 _DIFFERENCES = frozenset(["sub", "add", "rsub"])
@@ -354,6 +355,8 @@ class Shadow:
             return
         total = next((one for one in incoming if one.tensor.shape == tensor.shape and loops(one.row, row)), None)
         others = max((one.error for one in incoming if one is not total), default=0.0)
+        if row.dtype not in HALF and others < _RIGHT:  # it may be computed from the total
+            others = 0.0
         if total is None and self.totals and row in self.totals and writing is None:
             same = (one for one in args if isinstance(one, Tensor) and one.shape == tensor.shape)
             left = (one for one in same if one.dtype is tensor.dtype and self.memory.get(one) is None)

@@ -39,11 +39,11 @@ _INSTEAD = {  # functions of probabilities, which cannot be near enough to 1
 def _offset(row: Row) -> str | None:
     """What to do where digits were lost beside a number that is subtracted again."""
     lost = row.taken
-    return (
-        None
-        if lost is None
-        else f"add in {wide_of(lost)}: `{lost.site.expression or lost.name}`; or subtract the offset before"
-    )
+    if lost is None:
+        return None
+    if lost.stalled:
+        return f"keep the total in {wide_of(lost)}: each addend is less than a unit of it; or add up what changes alone"
+    return f"add in {wide_of(lost)}: `{lost.site.expression or lost.name}`; or subtract the offset before"
 
 
 @on("harmed", RULE)
