@@ -93,11 +93,11 @@ def _stood(incoming: list[Incoming]) -> Row | None:
 
     Less what it was in the last round it says whether it moves still, and no more.
     """
-    stood = [one for one in incoming if one.row is not None and one.row.stalled > _STANDS]
-    for one in stood:
-        others = (other.row for other in incoming if other is not one)
-        if one.error > _UNITS * torch.finfo(one.tensor.dtype).eps and not any(loops(row, one.row) for row in others):
-            return one.row
+    for one in incoming:
+        total, units = one.row, one.error / torch.finfo(one.tensor.dtype).eps
+        if total is not None and total.stalled > _STANDS and units > _UNITS:
+            if not any(loops(other.row, total) for other in incoming if other is not one):
+                return total
     return None
 
 
