@@ -95,9 +95,10 @@ def _stood(incoming: list[Incoming]) -> Row | None:
     """
     for one in incoming:
         total, units = one.row, one.error / torch.finfo(one.tensor.dtype).eps
-        if total is not None and total.stalled > _STANDS and units > _UNITS:
-            if not any(loops(other.row, total) for other in incoming if other is not one):
-                return total
+        if total is None or total.stalled <= _STANDS or units <= _UNITS:
+            continue
+        if not any(loops(other.row, total) for other in incoming if other is not one):
+            return total
     return None
 
 
