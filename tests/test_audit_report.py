@@ -55,6 +55,17 @@ def test_an_empty_report():
     assert repr(report) == "<audit report: nothing found; no casts>"
 
 
+@pytest.mark.parametrize(
+    ("times", "said"), [(1, "with NameError: odd: a bug"), (3, "3 times, first with NameError: odd: a bug")]
+)
+def test_a_report_says_that_the_audit_itself_failed(times, said):
+    with audit() as report:
+        for _ in range(times):
+            report._recorder.fault(NameError("odd"))
+    assert f"the audit itself failed {said} of dtypeguard; what it" in str(report)
+    assert report.to_dict()["faults"] == ["NameError: odd"] * times
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError("odd")])
 def test_a_report_of_a_program_that_was_ended_says_so(error):
     with contextlib.suppress(KeyboardInterrupt, ValueError), audit() as report:
@@ -339,7 +350,7 @@ def test_the_first_failed_call_is_listed():
 
 SCHEMA = {
     "": "schema tool version kind torch program command date verdict error stopped seconds operations tests values "
-        "ranges edits causes diffs findings casts comments modules rules severities",
+        "ranges edits causes diffs findings casts faults comments modules rules severities",
     "findings": "rule name severity message fix site file line function source module_path op from_dtype to_dtype "
                 "count bytes origin parameters docs label spots edit course seen_in",
     "casts": "kind op from_dtype to_dtype from_device to_device site file line function source module_path count bytes",

@@ -16,6 +16,7 @@ class Merged:
     def __init__(self) -> None:
         self.names: list[str] = []  # the tests or ranks whose audits were added
         self._findings, self._operations, self._seconds = Findings(Selection()), 0, 0.0
+        self._broken: list[BaseException] = []
 
     def add(self, name: str, report: AuditReport, findings: Iterable[Finding], casts: bool = True) -> None:
         """Add these findings of a report; its casts, too, or not."""
@@ -23,19 +24,22 @@ class Merged:
         ended = report._recorder
         self._operations += ended.operations
         self._seconds += report.seconds
+        self._broken += report.faults
         self._findings.merge(findings, ended.findings.casts() if casts else (), name)
 
     def packed(self) -> bytes:
         """For `unpack`, of the same version of dtypeguard."""
         casts = [(cast, (site.file, site.line, site.function)) for cast, site in self._findings.casts()]
-        return pickle.dumps((self._findings.rows(), casts, self.names, self._operations, self._seconds))
+        broken = [f"{type(error).__name__}: {error}" for error in self._broken]  # not each exception can be pickled
+        return pickle.dumps((self._findings.rows(), casts, self.names, self._operations, self._seconds, broken))
 
     def unpack(self, data: bytes) -> None:
         """Add what another process packed."""
-        findings, casts, names, operations, seconds = pickle.loads(data)
+        findings, casts, names, operations, seconds, broken = pickle.loads(data)
         self.names += names
         self._operations += operations
         self._seconds += seconds
+        self._broken += map(RuntimeError, broken)
         self._findings.merge(findings, [(cast, site_at(*place)) for cast, place in casts])
 
     def report(self, every: Iterable[str] = ()) -> AuditReport:
@@ -44,6 +48,6 @@ class Merged:
         for finding in self._findings.rows():
             if whole and whole <= set(finding.seen_in):
                 finding.seen_in = ()
-        report = AuditReport(Ended(self._findings, self._operations))
+        report = AuditReport(Ended(self._findings, self._operations, self._broken))
         report._modules, report.seconds = [], self._seconds
         return report

@@ -34,7 +34,7 @@ from .edits import Edit, write_edits
 from .findings import Report
 from .flow import flow_of
 from .ranges import Ranges
-from .text import Style, cast_count, cast_lines, paragraphs, verdict_lines
+from .text import Style, cast_count, cast_lines, failed, paragraphs, verdict_lines
 
 _SEVERITIES = tuple(severity.value for severity in Severity)
 
@@ -89,7 +89,7 @@ class AuditReport(Drawn, Generic[R]):
         stopped (int | None): the number of steps after which the audit ended the program, for `--steps`; else None.
         result (Any): what the function returned, for `audit(function, ...)`, with its type; None for a block.
         faults (list[BaseException]): exceptions inside the audit itself, which the program never sees; each is a bug of
-            dtypeguard.
+            dtypeguard, and the report says how many there are.
     """
 
     kind = "audit"
@@ -325,6 +325,7 @@ class AuditReport(Drawn, Generic[R]):
             "diffs": diffs,
             "findings": found,
             "casts": casts,
+            "faults": [f"{type(error).__name__}: {error}" for error in self.faults],
             "comments": [{"file": file, "line": line, "says": says} for file, line, says in self._slips()],
             "modules": _tree(self._recorder) if isinstance(self._recorder, Recorder) else self._modules,
             "rules": {key: _facts(RULES[key], "name", "why", "docs") for key in ids},
@@ -419,9 +420,10 @@ class AuditReport(Drawn, Generic[R]):
         return "\n".join([*lines, *self._remarks(style), self._summary(causes, hidden, causes_of(fixed))])
 
     def _remarks(self, style: Style) -> list[str]:
-        """What is misspelt in comments, and what was looked at of values."""
+        """Where the audit itself failed, what is misspelt in comments, and what was looked at of values."""
         slips = [f"{shown(file)}:{line}: in a comment, {says}" for file, line, says in self._slips()]
-        return [line for said in slips for line in style.fold(said, rest="        ")] + self._shadowed(style)
+        said = [*failed(self.faults), *slips]
+        return [line for one in said for line in style.fold(one, rest="        ")] + self._shadowed(style)
 
     def _slips(self) -> list[tuple[str, int, str]]:
         """What is misspelt in comments: file, line and text."""

@@ -232,6 +232,14 @@ def _worth(cast: Cast) -> str:
     return f"{where}float64 takes twice the memory of float32" if cast.to_dtype is torch.float64 else ""
 
 
+def failed(faults: Sequence[BaseException]) -> Iterator[str]:
+    """That the audit itself failed, if it did: a report without findings would read as if nothing were wrong."""
+    if faults:
+        first = f"{type(faults[0]).__name__}: {faults[0]}".partition("\n")[0]
+        times = f"{number(len(faults), 'time')}, first with {first}" if len(faults) > 1 else f"with {first}"
+        yield f"the audit itself failed {times}: a bug of dtypeguard; what it looked at there is not judged"
+
+
 def cast_count(casts: Iterable[Cast]) -> str:
     """The number of lines that cast."""
     lines = len({cast.site for cast in casts})
