@@ -141,6 +141,16 @@ def test_hints_and_names_say_what_an_argument_holds_behind_decorators_too():
 
         return wrapper
 
+    class Tagger(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words = nn.Embedding(4, 4)
+
+        def forward(self, tokens, weights):
+            return self.words(tokens) * weights
+
+    assert [kind for _, kind in demands(describe(Tagger())[""])][0] == "any integer"
+
     class Text(nn.Module):
         def __init__(self):
             super().__init__()

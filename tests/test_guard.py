@@ -1717,7 +1717,13 @@ def test_positions_between_tokens_are_no_ids():
     assert told.value.fix == "positions.to(torch.float16)"
 
 
+class HandsOn(Speaks):
+    def forward(self, tokens):
+        return self.head(self.table(tokens))
+
+
 EMBEDS = {
+    "the forward of a model": lambda: HandsOn(),
     "an embedding": lambda: nn.Embedding(10, 4),
     "a bag": lambda: nn.EmbeddingBag(10, 4, mode="sum"),
     "first": lambda: nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 1)),

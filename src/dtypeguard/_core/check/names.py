@@ -21,13 +21,16 @@ _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 def is_ids(path: Path, value: Tensor, module: Any) -> bool:
     """Whether a value goes into an embedding: such are integers.
 
-    PyTorch's own modules say where. In other models it is a name, as `ids`, `input_ids` or `batch['token_type_ids']`;
-    other ids (`position_ids`, `img_ids`) may have fractions, and go elsewhere then.
+    PyTorch's own modules say where, and a forward that hands it on as it is: `self.embed(tokens)`. In other models it
+    is a name, as `ids`, `input_ids` or `batch['token_type_ids']`; other ids (`position_ids`, `img_ids`) may have
+    fractions, and go elsewhere then.
     """
     while isinstance(module, nn.Sequential) and len(module) and path == ("input",):
         module = module[0]
     if isinstance(module, _EMBEDDINGS):
         return path in (("input",), ("offsets",))
+    if len(path) == 1 and _embeds(path[0], module):
+        return True
     *before, last = _words(path)
     if last != "ids" or not _rows(module):
         return False
@@ -56,9 +59,26 @@ def instead(path: Path, value: Tensor, dtype: torch.dtype | None, module: Any) -
 def caster_of(name: str, module: Any) -> str:
     """The class, in a model, whose forward casts an argument of this name itself; "" if none does."""
     for cls in dict.fromkeys(type(part) for part in module.modules()) if isinstance(module, nn.Module) else ():
-        code = getattr(inspect.unwrap(cls.forward), "__code__", None)
-        if code is not None and name in code.co_varnames and re.search(rf"\b{name}\.to\([^()]*dtype", _source(code)):
+        if re.search(rf"\b{name}\.to\([^()]*dtype", _written(cls)):
             return str(cls.__name__)
+    return ""
+
+
+def _embeds(name: Any, module: Any) -> bool:
+    """Whether a forward hands an argument to an embedding of its own, without a change before that."""
+    if torch.compiler.is_compiling() or not isinstance(module, nn.Module):
+        return False
+    own = "|".join(name for name, part in module.named_children() if isinstance(part, _EMBEDDINGS))
+    source = _written(type(module)) if own else ""
+    return bool(re.search(rf"\bself\.(?:{own})\({name}[,)]", source)) and not re.search(rf"\b{name}\s*=[^=]", source)
+
+
+def _written(cls: type) -> str:
+    """The forward that somebody wrote for a class, behind the one that a guard made; "" if there is no source."""
+    for base in cls.__mro__:
+        code = getattr(inspect.unwrap(base.__dict__.get("forward", None)), "__code__", None)
+        if code is not None and not code.co_filename.startswith("<dtypeguard"):
+            return _source(code)
     return ""
 
 
