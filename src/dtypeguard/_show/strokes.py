@@ -123,6 +123,16 @@ def below(scale: Scale, y: float, title: str) -> Lines:
     yield text(scale.end, y + 32, title, "end")
 
 
+def above(scale: Scale, y: float, title: str) -> Lines:
+    """The same, above what it measures."""
+    yield text(scale.start, y - 24, title)
+    for value, said in scale.ticks():
+        x = scale(value)
+        yield text(x, y - 7, said, _side(x, said, "middle"))
+        yield line((x, x), (y - 4, y), "edge")
+    yield line((scale.start, scale.end), (y, y), "edge")
+
+
 def keys(colours: Iterable[tuple[str, str]], y: float) -> tuple[float, list[str]]:
     """What colours mean, in as many lines as it needs; with their height."""
     x, top, found = 0.0, y, list[str]()

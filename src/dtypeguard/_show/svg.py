@@ -150,7 +150,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Rows below each other, all on one axis; limits are lines down through them."""
+    """Rows below each other, all on one axis, which stands above them; limits are lines down through them."""
 
     title: str
     rows: Sequence[Row]
@@ -161,10 +161,11 @@ class Bars:
     def draw(self) -> tuple[float, Lines]:
         ends = [end for row in self.rows for piece in row.pieces for end in piece[:2]]
         across = Scale(self.x, ends + [limit.at for limit in self.limits], 0.5, 99.5)
-        heads, top = _heads(self.limits, across, 2)
+        height, legend = keys(self.keys, 0)
+        ticks = height + 2 * LINE + 4
+        heads, top = _heads(self.limits, across, ticks + 2)
         floor = top + _ROW * len(self.rows) + 4
-        height, legend = keys(self.keys, floor + 40)
-        return floor + 40 + height, self._inside(across, top, floor, [*heads, *legend])
+        return floor, self._inside(across, top, floor, [*legend, *strokes.above(across, ticks, self.x.title), *heads])
 
     def _inside(self, across: Scale, top: float, floor: float, others: list[str]) -> Lines:
         for value, _ in across.ticks():
@@ -178,7 +179,6 @@ class Bars:
             for start, end, colour in row.pieces:
                 left, right = sorted((across(start), across(end)))
                 yield rect(left, y + 19, max(right - left, 0.4), 9, colour, row.told)
-        yield from strokes.below(across, floor, self.x.title)
         yield from others
 
 
