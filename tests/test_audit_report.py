@@ -62,7 +62,7 @@ def test_a_report_says_that_the_audit_itself_failed(times, said):
     with audit() as report:
         for _ in range(times):
             report._recorder.fault(NameError("odd"))
-    assert f"the audit itself failed {said} of dtypeguard; what it" in str(report)
+    assert f"the audit itself failed {said} of dtypeguard; what it" in " ".join(str(report).split())
     assert report.to_dict()["faults"] == ["NameError: odd"] * times
 
 

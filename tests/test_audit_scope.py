@@ -111,7 +111,8 @@ def test_what_other_code_does_is_told_at_the_line_that_led_there(project, calls,
 
 
 def test_both_lines_are_shown(project):
-    (finding,) = audited("scaled", source="src").findings
+    report = audited("scaled", source="src")
+    (finding,) = report.findings
     told, fault, born = finding.spots
     assert (told.source.strip(), fault.source.strip()) == ("return scale(x)", "return x * table")
     assert born.label == "float64 is born here"
@@ -119,6 +120,8 @@ def test_both_lines_are_shown(project):
     assert finding.edit is told
     assert finding.fix.startswith(f"at {born.path}:{born.line}: ")
     assert finding.source == "return scale(x)"
+    finding.severity = "info"
+    assert f"in scaled, leads to {fault.path}:{fault.line}" in str(report)
 
 
 def test_a_refusal_is_told_at_my_line(project):

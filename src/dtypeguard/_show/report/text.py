@@ -168,7 +168,8 @@ def brief_lines(causes: Sequence[Cause], style: Style) -> Iterator[str]:
     """Mere information, in a paragraph each."""
     for cause in causes[:_BRIEF]:
         tag = style.paint(f"{cause.severity}[{cause.rule}]", cause.severity)
-        yield f"{tag} {_facts(cause, (cause.first.site or _NOWHERE).replace(', in ', ' in '))}"
+        led = next((f", {spot.label}" for spot in cause.first.spots[:1] if spot.label.startswith("leads to ")), "")
+        yield f"{tag} {_facts(cause, (cause.first.site or _NOWHERE).replace(', in ', ' in '))}{led}"
         yield from style.fold(cause.first.message, "    ", "    ")
         yield from _help(cause, style, "    ")
     if len(causes) > _BRIEF:
