@@ -203,6 +203,7 @@ def widens(finding: Finding) -> bool:
     return finding.from_dtype in HALF and finding.to_dtype in (torch.float32, torch.float64)
 
 
-def rounded_when_made(cause: Cause) -> list[Spot]:
-    """Where float32 rounded numbers of Python's or NumPy's, if digits were lost there."""
-    return [spot for spot in cause.first.spots[1:2] if _MAKES.search(spot.source) and "float32" in spot.label]
+def lost_in_float32(cause: Cause) -> list[Spot]:
+    """The line at which float32 itself lost digits: of numbers of Python's or NumPy's, or of addends to a total."""
+    spots = [spot for spot in cause.first.spots[1:2] if "float32" in spot.label]
+    return [spot for spot in spots if _MAKES.search(spot.source) or "beside a larger number" in spot.label]

@@ -25,9 +25,9 @@ from .compared import (
     all_near,
     born_elsewhere,
     errors_of,
+    lost_in_float32,
     near,
     removed_beside,
-    rounded_when_made,
     shows,
     skeletons_agree,
     still_found,
@@ -479,7 +479,7 @@ class Search:
             return reasons.MERGES
         # Digits that cancel are lost in what is added up, and nobody sees it in float64.
         before, after = (one.lines(one.run.promoted(torch.float32, torch.float64)) for one in (old, new))
-        made = rounded_when_made(cause)
+        made = lost_in_float32(cause)
         exact = counts or any(self._wrote(spot.file, spot.line, old.state, new.state) for spot in made)
         if cause.rule in ("DG902", "DG904") and after - before and not exact:
             return reasons.HIDES
