@@ -96,9 +96,12 @@ def _wrong(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str
     return None
 
 
+_VOWEL = re.compile(r"(?![Uu](?:[Ii]nt|n[Ii]|se))[AEIOUaeiou]|[FHLMNRSX][A-Z]|nd")  # as spoken: an SGD, a uint8
+
+
 def indefinite(noun: str) -> str:
     """A noun with its article: `a mode`, `an autocast policy`."""
-    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+    return f"{'an' if _VOWEL.match(noun) else 'a'} {noun}"
 
 
 def kind_of(value: Any) -> str:

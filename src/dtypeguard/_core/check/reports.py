@@ -16,6 +16,7 @@ from ..base.options import indefinite
 from ..contract.anchor import Anchor
 from ..contract.model import Path, written
 from ..contract.spec import TensorSpec
+from .arrays import from_numpy
 from .state import CallState
 from .values import is_added, is_share
 
@@ -161,8 +162,9 @@ def report_dtype(
     scaled = PIXELS if source is torch.uint8 else scaled
     x = "{x}" + ".dequantize()" * quantized
     fix = _advice(x, source, target, isinstance(value, Tensor), allowed, lenient, scaled)
-    if target is torch.uint8 and isinstance(value, Tensor) and is_share(value):  # of an image: as a number 0 or 1
-        fix = f"({x} * 255).round().to({target})"
+    numbers = value if isinstance(value, Tensor) else from_numpy(value)
+    if target is torch.uint8 and numbers is not None and is_share(numbers):  # of an image: as a number 0 or 1
+        fix = f"({x} * 255).round().to({target})" if numbers is value else f"({x} * 255).round().astype('uint8')"
     if target is torch.bool and isinstance(value, Tensor) and is_added(value):
         fix = (
             f"{x} == 0 where True is what takes part (scaled_dot_product_attention), or {x} != 0 where True hides "

@@ -18,8 +18,12 @@ PathStep = tuple[str, Any]  # ("item", 57), ("attr", "img"), or ("member", "item
 Path = tuple[Any, ...]  # the argument's name, then steps
 
 
+class Omitted:
+    """What stands for an argument that was not given."""
+
+
 # The default of a parameter behind a decorator's `*args, **kwargs`: what the caller leaves out is left out there.
-OMITTED: Any = object()
+OMITTED: Any = Omitted()
 
 
 @dataclass(slots=True, eq=False, repr=False)

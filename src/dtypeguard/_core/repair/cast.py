@@ -106,10 +106,12 @@ def _record(call: CallState, edit: Edit, fresh: Any, kind: Path) -> None:
     """Count a repair; the first of its kind is verified, then announced."""
     source, frame, function, argument, place_of_need = edit.value, caller(), call.contract.function, edit.path, ""
     outer, wrapper = call, None  # the call that the user made
-    found = need(call, [source]) if "." in str(module_path(call)) else None
+    module = str(module_path(call) or "")
+    found = need(call, [source]) if "." in module else None
+    inside = (module,) if "." in module else ()
     if found is not None and found.paths:  # the caller knows the argument, not the module inside that it was cast for
         function, argument, kind = found.call.contract.function, found.paths[0], found.paths[0]
-        place_of_need, frame = f", where {module_path(call)} needs it", caller(found.frame)
+        place_of_need, frame, inside = f", where {module} needs it", caller(found.frame), ()
         outer, wrapper = found.call, found.frame
     devices = (getattr(source, "device", None), getattr(fresh, "device", None))
     key = (function, kind, source.dtype, fresh.dtype, *devices, same_line(frame))
@@ -121,7 +123,7 @@ def _record(call: CallState, edit: Edit, fresh: Any, kind: Path) -> None:
     if record is None:
         dtypes = (_as_torch(source.dtype), _as_torch(fresh.dtype))
         old, new = (device if isinstance(device, torch.device) else None for device in devices)
-        record = CastRecord(written(argument), function, *dtypes, old, new, place(frame))
+        record = CastRecord(written(argument), function, *dtypes, old, new, place(frame), modules=inside)
         converted = type(source).__module__ == "numpy" and edit.convert
         expression = Arguments(outer, wrapper)[argument]
         wrong = [violation for violation in call.violations if violation.path == edit.path]
@@ -132,6 +134,7 @@ def _record(call: CallState, edit: Edit, fresh: Any, kind: Path) -> None:
         record.count += 1
         record.bytes += size(fresh)
         record.error = error if record.error is None else max(record.error, error or 0.0)
+        record.modules = tuple(dict.fromkeys([*record.modules, *inside]))
     call.records.append(record)
 
 
@@ -153,7 +156,8 @@ def _announce(
     subject = "the result" if record.argument == "result" else f"`{record.argument}`"
     expression = violations[0].expression if violations else None
     passed = "" if expression is None else f"; passed as `{expression.text}`"
-    warning = CastWarning(f"{record.function}: {subject} was {' and '.join(what)}{where}{passed}")
+    inside = f" in {record.modules[0]}" if record.modules else ""
+    warning = CastWarning(f"{record.function}{inside}: {subject} was {' and '.join(what)}{where}{passed}")
     warning.fix = fix_of(violations)
     warn_once(key, warning, frame)
 

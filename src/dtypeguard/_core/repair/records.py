@@ -29,6 +29,7 @@ class CastRecord(Row):
         count: how often it was made.
         bytes: the size of all copies together, in bytes.
         error: the largest relative error of a narrowing repair that was verified.
+        modules: the paths of modules inside a guarded model whose forward it was, `VisionTransformer.blocks.0.mlp.fc2`.
     """
 
     argument: str
@@ -41,6 +42,7 @@ class CastRecord(Row):
     count: int = 0
     bytes: int = 0
     error: float | None = None
+    modules: tuple[str, ...] = ()
 
     @property
     def what(self) -> str:
@@ -50,7 +52,9 @@ class CastRecord(Row):
 
     def __str__(self) -> str:
         at = f", at {self.site}" if self.site else ""
-        return f"{self.count:,} x {self.function} `{self.argument}`: {self.what}, {human(self.bytes)}{at}"
+        more = f" and {len(self.modules) - 1} more" if len(self.modules) > 1 else ""
+        inside = f" in {self.modules[0]}{more}" if self.modules else ""
+        return f"{self.count:,} x {self.function}{inside} `{self.argument}`: {self.what}, {human(self.bytes)}{at}"
 
 
 class Casts(list[CastRecord], Result):
@@ -172,6 +176,7 @@ def since(begin: Mark | None) -> Casts:
                 else:
                     known.count, known.bytes = known.count + new.count, known.bytes + new.bytes
                     known.error = max((e for e in (known.error, new.error) if e is not None), default=None)
+                    known.modules = tuple(dict.fromkeys([*known.modules, *new.modules]))
     return fresh
 
 

@@ -20,7 +20,7 @@ from ..check.scope import adopt, scope
 from ..check.sides import again, call_of, door_at, listed
 from ..check.state import CallState, note_returned
 from ..contract.anchor import anchor_of
-from ..contract.model import OMITTED, Contract, checked_values, written
+from ..contract.model import Contract, Omitted, checked_values, written
 from ..repair.plans import MISSED, follow, is_repaired, remember
 from ..repair.settle import enter, inside, leave, look_back
 
@@ -119,7 +119,7 @@ def _arguments(contract: Contract, values: tuple[Any, ...]) -> tuple[list[Any], 
     kwargs: dict[str, Any] = {}
     omitted = False
     for param, value in zip(contract.params, values, strict=True):
-        if value is OMITTED:
+        if isinstance(value, Omitted):  # not `is OMITTED`: Dynamo in torch 2.9 compares no symbolic number with it
             omitted = True
         elif param.kind is _P.VAR_POSITIONAL:
             args.extend(value)
@@ -221,6 +221,9 @@ def note(error: Exception, contract: Contract, values: tuple[Any, ...]) -> None:
     if not _TORCH_SAYS.search(str(error)):
         return
     facts = [plain(fact) for fact in (anchor.dtype, anchor.device) if fact is not None] if anchor is not None else []
+    if anchor is not None and anchor.dtype is None:
+        dtypes = dict.fromkeys(plain(one.dtype) for one in module.parameters() if one.dtype in FLOATING)
+        facts = [" and ".join(dtypes), *facts]
     parameters = f" (its parameters: {', '.join(facts)})" if facts else ""
     error.add_note(f"{_NOTE} {card.path}{parameters}{card.advice(module, error)}")
     call = call_of(module)

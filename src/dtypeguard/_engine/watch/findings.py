@@ -122,6 +122,7 @@ class Findings:
         self.wanted: frozenset[str] = selection.rules.union(*asked)  # whose detectors are at work
         self.scope: Scope | None = selection.scope
         self._selection = selection
+        self.least = selection.severity.value  # the lowest severity that is kept
         self._lock = threading.Lock()
         self._findings: dict[tuple[Any, ...], tuple[Finding, Site]] = {}
         self._casts: dict[tuple[Any, ...], tuple[Cast, Site]] = {}

@@ -34,7 +34,7 @@ from .edits import Edit, write_edits
 from .findings import Report
 from .flow import flow_of
 from .ranges import Ranges
-from .text import Style, cast_count, cast_lines, failed, paragraphs, verdict_lines
+from .text import Style, at_least, cast_count, cast_lines, failed, paragraphs, verdict_lines
 
 _SEVERITIES = tuple(severity.value for severity in Severity)
 
@@ -396,7 +396,9 @@ class AuditReport(Drawn, Generic[R]):
         if hidden:
             return f"{counted(hidden)} not shown"
         if self._recorder.operations:
-            return f"nothing found in {self._steps()}" if "every" in (self.values or {}) else "nothing found"
+            least = self._recorder.findings.least
+            nothing = "nothing found" if least == "info" else f"nothing of severity {at_least(least)} found"
+            return f"{nothing} in {self._steps()}" if "every" in (self.values or {}) else nothing
         early = self.error is not None
         return "the program ended before any operation of PyTorch" if early else "no operation of PyTorch was seen"
 

@@ -233,6 +233,11 @@ def _worth(cast: Cast) -> str:
     return f"{where}float64 takes twice the memory of float32" if cast.to_dtype is torch.float64 else ""
 
 
+def at_least(severity: str) -> str:
+    """A severity, and those that are worse."""
+    return severity if severity == Severity.ERROR.value else f"{severity} or worse"
+
+
 def failed(faults: Sequence[BaseException]) -> Iterator[str]:
     """That the audit itself failed, if it did: a report without findings would read as if nothing were wrong."""
     if faults:

@@ -163,6 +163,8 @@ def _reason(
         told = f"the program's own{', ' * bool(raised)}{raised}"
         told = f"{options.program}: {own[status]}" if status in own else told
         return f"{told}; {found}" if found else told
+    kept = report._recorder.findings.least  # what is below that nobody has kept
+    least = least if reaches(least, kept) else kept
     parts = [found or f"nothing of severity {least} or worse"]
     if options.baseline is not None:
         parts = [f"{parts[0]} that {options.baseline} does not know"]

@@ -67,7 +67,9 @@ def _of_shares(curve: Iterable[Any], kept: dict[str, Any] | None, title: str, wi
     low = min((share for share, _ in little if share), default=0.0) / 2
     low = low if narrow else 0.0
     x = Axis(f"of the parameters in {wide}", 10 if narrow else 0, low, 1.0, percent)
-    series = Series([(max(share, low), error) for share, error in points], "expected from the shares, or measured", shape="steps")
+    series = Series(
+        [(max(share, low), error) for share, error in points], "expected from the shares, or measured", shape="steps"
+    )
     return Chart(title, x, _errors("output error"), [series], marks)
 
 

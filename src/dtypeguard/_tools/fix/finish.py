@@ -59,6 +59,7 @@ def without_needless(edited: Edited) -> Iterator[Candidate]:
     """Deletes casts of its own that cast nothing, and assignments of a variable to itself."""
     source, run = edited.source, edited.after.run
     done = [one for one in run.casts if one.file == source.file and one.kind == "explicit"]
+    idle: list[Candidate] = []
     for call in source.of(cst.Call):
         inner, place = source.on(call), source.range(call)
         new = source.is_cast(call) and not call.args and edited.wrote(call)
@@ -67,7 +68,9 @@ def without_needless(edited: Edited) -> Iterator[Candidate]:
             one.end == (place.end.line, place.end.column) if one.end else one.line in edited.lines(call) for one in done
         )
         if new and ran and inner is not None and not casts:
-            yield [source.uncast(inner, call)]
+            idle.append([source.uncast(inner, call)])
+    yield from [joined(idle)] if len(idle) > 1 else ()
+    yield from idle
     for assign in source.of(cst.Assign):
         same = len(assign.targets) == 1 and source.code(assign.targets[0].target) == source.code(assign.value)
         if same and edited.wrote(assign):

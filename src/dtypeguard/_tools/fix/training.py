@@ -252,7 +252,12 @@ def _uncast(at: At) -> Candidate:
         return []
     parent = source.parents[call]
     targets = [source.code(one.target) for one in parent.targets] if isinstance(parent, cst.Assign) else []
-    return [source.without(source.line_of(call)) if targets == [source.code(inner)] else source.uncast(inner, call)]
+    if targets == [source.code(inner)]:
+        return [source.without(source.line_of(call))]
+    said = source.dtype_argument(call)
+    if said is not None and len(call.args) > 1:  # it moves to a device, too
+        return [source.without_argument(call, said)]
+    return [source.uncast(inner, call)]
 
 
 @move
@@ -262,7 +267,9 @@ def float32_parameters(place: Place, at: At) -> Iterator[Candidate]:
     for made in [At(source, call) for _, call in _optimizers(at)]:
         for one in [made, *made.origins()]:
             for call in one.casts(torch.float32):
-                yield from call.retyped(torch.float32)
+                inner = source.on(call.node)
+                converts = inner is not None and source.is_module(inner)
+                yield from [_uncast(call)] if converts else call.retyped(torch.float32)
         for statement in _conversions(at):
             yield [source.without(statement)]
         for name in made.names():
