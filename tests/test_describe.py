@@ -149,7 +149,7 @@ def test_hints_and_names_say_what_an_argument_holds_behind_decorators_too():
         def forward(self, tokens, weights):
             return self.words(tokens) * weights
 
-    assert [kind for _, kind in demands(describe(Tagger())[""])][0] == "any integer"
+    assert next(kind for _, kind in demands(describe(Tagger())[""])) == "any integer"
 
     class Text(nn.Module):
         def __init__(self):
