@@ -63,7 +63,10 @@ def buffers_stay(place: Place, at: At) -> Iterator[Candidate]:
                     back = "(one.to(fn(one.new_empty(0)).device) for one in kept)"
                 lines += ["super()._apply(fn, recurse)", f"{every} = {back}", "return self"]
                 lines = [_STEP + line for line in lines]
-                change = source.after_line(methods[0], "", "def _apply(self, fn, recurse=True):", *lines)
+                names = " and ".join(one.removeprefix("self.") for one in buffers)
+                keep = "keeps its dtype" if len(buffers) == 1 else "keep their dtypes"
+                head = f"def _apply(self, fn, recurse=True):  # {names} {keep} in .to(), .half(), .double()"
+                change = source.after_line(methods[0], "", head, *lines)
                 empty = f"{source.indent(methods[0])}{source.newline}"
                 yield [Change(change.file, change.begin, change.end, change.text.replace(empty, source.newline, 1))]
 

@@ -112,6 +112,9 @@ def cast_to_narrow(place: Place, at: At) -> Iterator[Candidate]:
     parts = list({id(part.node): part for part in parts}.values())
     for one in parts:
         yield from (one.cast(place.narrow, text) for text in one.in_function())
+    for one in at.used():
+        beside = [text for other in at.used() if other.node is not one.node for text in _like_layers(other)[:1]]
+        yield from (one.cast(place.narrow, text) for text in beside)
     yield from (one.cast(place.narrow) for one in parts)
 
 

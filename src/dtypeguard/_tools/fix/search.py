@@ -49,7 +49,8 @@ _RUNS_AT_FIRST = 12  # where an exception ends the program: its cause may be ano
 # Where the program may be right as it is, or each whole number counts, each digit stays.
 _EXACT = frozenset(["DG103", "DG905"])
 _NEARLY = 0.02
-_AGAINST = frozenset([("narrow_at_birth", "cast_to_wide"), ("cast_to_narrow", "cast_to_wide")])  # one of them is enough
+# What a move needs no more, or is taken back by.
+_AGAINST = {"narrow_at_birth": "cast_to_wide", "cast_to_narrow": "cast_to_wide", "buffers_stay": "narrow_at_birth"}
 
 
 @dataclass(frozen=True)
@@ -361,7 +362,7 @@ class Search:
                     back = self._better(same_results, cause, tried)
                     yield from (((name, "same_results"), one) for one in back if self._repairs(cause, old, one))
                 solved = self._solve(new, tried, kinds, depth - 1)
-                found = next((one for one in solved if not any((name, other) in _AGAINST for other in one[0])), None)
+                found = next((one for one in solved if _AGAINST.get(name) not in one[0]), None)
                 if found is not None and self._repairs(cause, old, found[1]):
                     yield (name, *found[0]), found[1]
 
@@ -485,7 +486,7 @@ class Search:
             return reasons.HIDES
         # What stood before a cause's first edit is no edit's doing, also where one before this had ended the program.
         known = self._standing | old.keys
-        brought = causes_of(finding for finding in run.bad if new.key(finding) not in known)
+        brought = sorted(causes_of(finding for finding in run.bad if new.key(finding) not in known), key=rank)
         if run.error:
             there = bool(base.error) and old.lines(base.raised[-1:]) == new.lines(run.raised[-1:])
             if there and any((finding.file, finding.line) in base.raised for finding in cause.findings):
