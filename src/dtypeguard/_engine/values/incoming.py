@@ -50,8 +50,11 @@ def all_incoming(given: Given, targets: list[Incoming]) -> list[Incoming]:
     ]
 
 
-def look_at(incoming: list[Incoming], beside: Iterable[tuple[Tensor, ShadowStorage]] = ()) -> None:
-    """Measure inputs anew, and others at the same time."""
+def look_at(
+    incoming: list[Incoming], beside: Iterable[tuple[Tensor, ShadowStorage]] = (), reader: Row | None = None
+) -> list[Row]:
+    """Measure inputs anew, and others at the same time; the rows that were spoilt since they were measured."""
+    spoilt = []
     measure([*((one.tensor, one.held) for one in incoming), *beside])
     for one in incoming:
         held, error = one.held, one.held.error_of(one.tensor)
@@ -59,6 +62,10 @@ def look_at(incoming: list[Incoming], beside: Iterable[tuple[Tensor, ShadowStora
         held.whole = error.relative(held.floor) / held.cancellation
         if one.row is not None:
             one.row.ends(one.tensor, held.like)
+            if one.row is not reader and one.row.grew(one.error):
+                one.row.shows(one.tensor, held.like(one.tensor))
+                spoilt.append(one.row)
+    return spoilt
 
 
 def wrong(incoming: Iterable[Incoming], error: float = 1.0) -> bool:

@@ -22,6 +22,7 @@ from .measure import Error, worst
 LARGE = 0.02  # an error that is no mere rounding
 LOST = 0.5  # an error that leaves nothing of a value
 OF_A_COUNT = 1.05  # half ulps: one rounding of a count makes no more than one
+_UNSEEN = 100  # times the error of a row, as it was measured last
 _FACTOR = 8  # times the error that came in
 _ROUNDS = 4  # and where it builds up in a loop, times that of what is new in a round
 _STALLED = 0.5, 0.05  # share of values that nothing changed, and the error of the total
@@ -327,6 +328,15 @@ class Row:
             self.error, self.incoming = effective, incoming
             self.parent = self.parent if parent is None else parent
         return worse
+
+    def grew(self, error: float) -> bool:
+        """Whether its result is wrong by far more than where it was measured: it was spoilt at a visit in between."""
+        if self.cause is not None or self.backward or error < max(1.0, _UNSEEN * self.error):
+            return False
+        if not any(step.dtype in HALF for step in self.chain()):  # in float32 a system that is not stable does that
+            return False
+        self.error = self.whole = error
+        return self.cause is not None
 
     def convict(self, error: float, whole: float, source: "Row | None") -> bool:
         """A difference that was judged by what was subtracted may matter by itself; whether it does.

@@ -179,7 +179,8 @@ class Shadow:
             first = next((one for one in operands if isinstance(one, Tensor) and one.dtype is row.dtype), None)
             row.node = None if first is None else self.node_of(first)
         if look and pairs:
-            look_at(incoming if writing is None else incoming[len(writing.incoming) :], pairs[:1])
+            for spoilt in look_at(incoming if writing is None else incoming[len(writing.incoming) :], pairs[:1], row):
+                self.spoils(spoilt)
             self._measure(op, args, kwargs, row, pairs, incoming, writing)
             if row.cause is not None:
                 self.spoils(row)

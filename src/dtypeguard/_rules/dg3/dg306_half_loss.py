@@ -4,6 +4,7 @@ from torch import Tensor
 
 from ..._core.base.dtypes import HALF, name_of
 from ..._core.base.errors import plain
+from ..._core.base.frames import installed
 from ..._engine.watch.events import on
 from ..._engine.watch.lineage import Node
 from ..._engine.watch.rule import Rule, Severity
@@ -41,7 +42,7 @@ def in_half(losses: list[Tensor], detached: bool, scaling: Scaling) -> None:
 def _how(node: Node | None) -> str:
     """What to write where the loss is computed, if that is known."""
     code = "" if node is None else node.site.expression
-    if node is None or not code or node.named:
+    if node is None or not code or node.named or installed(node.site.file) is not None:
         return "`criterion(output.float(), target)`"
     narrows = node.op == "_to_copy" and node.parents and node.parents[0].dtype not in HALF
     return f"leave out the cast of `{code}`" if narrows else f"`.float()` on the model's output in `{code}`"

@@ -46,8 +46,7 @@ _TRIES_MORE = 4  # to make an edit whole
 _DEPTH = 3  # edits that one cause may need
 _RUNS = 40  # of the program, for one cause
 _RUNS_AT_FIRST = 12  # where an exception ends the program: its cause may be another one, and this comes again
-# Where the program may be right as it is, or each whole number counts, each digit stays.
-_EXACT = frozenset(["DG103", "DG905"])
+_EXACT = frozenset(["DG103", "DG905"])  # each digit stays: it may be right as it is, or whole numbers count
 _NEARLY = 0.02
 # What a move needs no more, or is taken back by.
 _AGAINST = {"narrow_at_birth": "cast_to_wide", "cast_to_narrow": "cast_to_wide", "buffers_stay": "narrow_at_birth"}
