@@ -62,7 +62,7 @@ def look_at(
         held.whole = error.relative(held.floor) / held.cancellation
         if one.row is not None:
             one.row.ends(one.tensor, held.like)
-            if one.row is not reader and one.row.grew(one.error):
+            if one.row is not reader and one.row.grew(one.error, error.spread):
                 one.row.shows(one.tensor, held.like(one.tensor))
                 spoilt.append(one.row)
     return spoilt

@@ -37,6 +37,11 @@ class Error:
         """The shadow's root mean square."""
         return self.size / math.sqrt(max(1, self.count))
 
+    @property
+    def spread(self) -> float:
+        """The distance's root mean square."""
+        return self.distance / math.sqrt(max(1, self.count))
+
     def relative(self, floor: float = 0.0, of_a_row: bool = False) -> float:
         """The distance as a share of the shadow, which counts for no less than the floor; inf where values are lost.
 

@@ -22,7 +22,7 @@ from .measure import Error, worst
 LARGE = 0.02  # an error that is no mere rounding
 LOST = 0.5  # an error that leaves nothing of a value
 OF_A_COUNT = 1.05  # half ulps: one rounding of a count makes no more than one
-_UNSEEN = 100  # times the error of a row, as it was measured last
+_UNSEEN, _BEYOND = 100, 10  # times the error of a row, as it was measured last, and times the size of its results
 _FACTOR = 8  # times the error that came in
 _ROUNDS = 4  # and where it builds up in a loop, times that of what is new in a round
 _STALLED = 0.5, 0.05  # share of values that nothing changed, and the error of the total
@@ -80,6 +80,7 @@ class Row:
         "incoming",
         "integers",
         "largest",
+        "reach",
         "leads",
         "left",
         "looked_up",
@@ -132,6 +133,7 @@ class Row:
         self.furthest: Tensor | None = None  # a value, and what it would be
         self.seen = 0  # the visit after which that was
         self.largest = 0.0  # what its values were like, at most: their root mean square
+        self.reach = 0.0  # the largest size of its results, right or wrong
         self.count = 0  # of values that were looked at
         self.lost = self.flushed = 0  # of these
         self.born = self.of = 0  # values that are not finite, of how many
@@ -320,6 +322,7 @@ class Row:
         self.count += error.count
         self.lost += error.lost
         self.largest = max(self.largest, error.level)
+        self.reach = max(self.reach, error.level + error.spread)
         if 0 < error.level < TOTAL * self.largest:  # as good as zero: an error of it is one of little
             effective *= error.level / (TOTAL * self.largest)
         own = bool(error.lost) and math.isinf(self.incoming) and not math.isinf(incoming)  # until now it came in
@@ -329,9 +332,12 @@ class Row:
             self.parent = self.parent if parent is None else parent
         return worse
 
-    def grew(self, error: float) -> bool:
-        """Whether its result is wrong by far more than where it was measured: it was spoilt at a visit in between."""
-        if self.cause is not None or self.backward or error < max(1.0, _UNSEEN * self.error):
+    def grew(self, error: float, spread: float) -> bool:
+        """Whether its result is wrong by far more than where it was measured, and than its results ever were large.
+
+        Then it was spoilt at a visit in between.
+        """
+        if self.cause is not None or self.backward or spread < _BEYOND * self.reach or error < _UNSEEN * self.error:
             return False
         if not any(step.dtype in HALF for step in self.chain()):  # in float32 a system that is not stable does that
             return False
