@@ -12,7 +12,7 @@ RULE = Rule(
     "DG902",
     "error-amplified",
     Severity.WARNING,
-    summary="A line amplifies small rounding errors until results are wrong.",
+    summary="Rounding errors grow until results are wrong.",
     says="`{what}`{back}: an error of {came} comes in, {error} goes out: {example}{reached}{rounded}",
     fix="{advice}",
     at_birth=True,

@@ -176,7 +176,7 @@ def names(root: Cause, cause: Cause) -> bool:
 
 def _mends(group: list[Cause], cause: Cause) -> bool:
     """Whether what mends these faults mends what comes of them."""
-    spoils = cause.rule.startswith("DG9")
+    spoils = loses(cause) and cause.rule not in _ROUNDS
     follows = RULES[cause.rule].follows
     return any(other.rule in follows or (spoils and other.rule in _ROUNDS and names(other, cause)) for other in group)
 
