@@ -241,7 +241,7 @@ def test_a_mixed_root_checks_no_dtype_and_never_widens_its_input_but_its_owners_
     guard(model, mode="lenient")
     assert model(ones(BF16)).dtype is BF16
     assert not dtypeguard.casts()
-    with pytest.warns(CastWarning, match=r"Linear\.forward in Tower\.blocks\.0\.fc: `input` was cast from float32"):
+    with pytest.warns(CastWarning, match=r"Linear\.forward in Tower\.[a-z0-9.]+: `input` was cast from float32"):
         model(ones())
     assert accepted(guard(Tower(), mode="strict", dtype=BF16)) == {BF16}
 

@@ -45,6 +45,7 @@ _BESIDE = 0.02  # of comparisons, those with a number that one side has in fewer
 _DIFFERENCES = Cancels.DIFFERENCE, Cancels.LOSS
 _CASTS = frozenset(["_to_copy", "to"])
 _NUMBERS = frozenset("div _to_copy mul".split())  # they make floats of integers
+_OF_A_KEY = 4  # roundings that come in with a number that things are known by, `row * columns + column`
 _HAND_ON = _NUMBERS | frozenset("add sub remainder fmod clone neg abs".split())
 
 
@@ -120,15 +121,30 @@ class Choices:
 
     def collides(self, row: Row, tensor: Tensor, shadow: Tensor, incoming: float, error: Error) -> None:
         """Whole numbers that become others here."""
-        if tensor.numel() < 2 or tensor.is_complex() or incoming > row.half_ulp / 4:
+        if tensor.numel() < 2 or tensor.is_complex() or incoming > _OF_A_KEY * row.half_ulp:
             return
         if error.finite and row.half_ulp * error.size <= 0.5:  # then no value is larger
             return
         if not 0.5 / row.half_ulp < float(shadow.abs().max()) < math.inf or not bool((shadow == shadow.round()).all()):
             return
         wrong, there, left = int((tensor != shadow).sum()), len(torch.unique(shadow)), len(torch.unique(tensor))
-        if left < there and (row.wrong is None or wrong * row.wrong[1] > row.wrong[0] * tensor.numel()):
-            row.wrong, row.distinct, self.whole = (wrong, tensor.numel()), (there, left), True
+        known = row.key or ((0, 1), (0, 0))
+        if left < there and wrong * known[0][1] > known[0][0] * tensor.numel():
+            row.key = (wrong, tensor.numel()), (there, left)
+            if incoming <= row.half_ulp / 4:  # it is wrong by itself, and not only as what tells things apart
+                self._count(row)
+
+    def _count(self, row: Row) -> None:
+        known = row.wrong or (0, 1)
+        if row.key is not None and row.key[0][0] * known[1] > known[0] * row.key[0][1]:
+            (row.wrong, row.distinct), self.whole = row.key, True
+
+    def tell_apart(self, tensor: Tensor) -> None:
+        """Values say which things are the same: what comes of several roundings counts too."""
+        held = self._memory.get(tensor)
+        if held is not None and held.row is not None and held.row.key is not None:
+            self._count(held.row)
+            self.spoil.add(held.row)
 
     def whole_numbers(self, row: Row, out: Tensor, other: Tensor, exact: Tensor, meant: bool) -> None:
         """Integers, or results of comparisons; `exact` is what they were made of, and `meant` that each one counts."""

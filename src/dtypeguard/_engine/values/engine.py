@@ -204,19 +204,19 @@ class Values:
 
         Whether they are finite is asked by one who does not know; what is compared is used, as a mask is.
         """
-        tensors = [tensor for tensor in inputs if summed(tensor)]
-        other = args[1] if len(args) > 1 else None
+        tensors, other = [tensor for tensor in inputs if summed(tensor)], args[1] if len(args) > 1 else None
         finite = other is args[0] or (isinstance(other, float) and not math.isfinite(other))
         (self.flags.looked_at if op.name in _COMPARES and not finite else self.flags.asked)(tensors)
         shadow = self.shadow
         for tensor in tensors:
-            held = None if shadow is None else shadow.memory.get(tensor)
-            if held is not None:
+            if (held := None if shadow is None else shadow.memory.get(tensor)) is not None:
                 held.read = True
                 if held.row is not None:
                     held.row.ends(tensor, held.like)
-        if tensors and shadow is not None and shadow.spoil and (op.name in _GROUPS or _are_alike(op, args)):
-            what = "groups of equal values" if op.name in _GROUPS else "a comparison"
+        what = "groups of equal values" if op.name in _GROUPS else "a comparison" if _are_alike(op, args) else ""
+        if tensors and shadow is not None and op.name in _GROUPS:
+            shadow.choices.tell_apart(tensors[0])
+        if tensors and shadow is not None and shadow.spoil and what:
             self.felt(what, tensors[0], site=self._audit.here(), causes=_COLLIDED)
 
     def _flushes(self, row: Row, args: Any, out: Tensor) -> None:

@@ -79,6 +79,7 @@ class Row:
         "given",
         "incoming",
         "integers",
+        "key",
         "largest",
         "leads",
         "left",
@@ -148,6 +149,7 @@ class Row:
         self.absorbed: tuple[int, int] | None = None  # values of a parameter that are lost beside a number
         self.wrong: tuple[int, int] | None = None  # whole numbers that are another one, of how many
         self.distinct: tuple[int, int] | None = None  # how many there were, and are
+        self.key: tuple[tuple[int, int], tuple[int, int]] | None = None  # both, also of what comes with roundings
         self.cancellation = math.inf  # of a sum: how much larger than it its terms were, at least
         self.left: list[float] | None = None  # of a difference of two tensors: the share that each is of it, at most
         self.terms = 0.0  # what these were like, at most
