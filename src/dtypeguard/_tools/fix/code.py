@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import libcst as cst
 import torch
 
-from ..._core.base.dtypes import HALF, WIDER
+from ..._core.base.dtypes import HALF, WIDER, name_of
 from ..._engine.watch.rule import Finding
 from ..._engine.watch.spots import Spot
 from .casts import CASTS, FACTORIES, LITERALS, SHARING, WIDER_INTEGER, Source
@@ -258,10 +258,18 @@ class Place:
         return min(known, key=lambda dtype: dtype.itemsize, default=torch.float32)
 
     @property
+    def born_half(self) -> bool:
+        """Whether half precision rounded, at the line where the values come from."""
+        labels = [spot.label for spot in self.finding.spots[1:2]]
+        return any(name_of(dtype) in label for label in labels for dtype in HALF)
+
+    @property
     def wide(self) -> torch.dtype:
         """The dtype that keeps what was lost."""
         dtype = self.finding.from_dtype or self.narrow
         if dtype is torch.float64:  # there is none
+            return dtype
+        if dtype is torch.float32 and self.born_half:
             return dtype
         return WIDER_INTEGER.get(dtype) or WIDER.get(dtype, torch.float32)
 

@@ -311,7 +311,7 @@ def widen_behind(place: Place, at: At) -> Iterator[Candidate]:
         yield joined([one.cast(place.wide) for one in place.birth.used()])
     if place.birth is None or finding.edit != finding.spots[1]:
         return
-    if any(name_of(dtype) in finding.spots[1].label for dtype in HALF):
+    if place.born_half:
         yield joined([one.cast(torch.float32) for one in place.birth.used()])
         yield place.birth.cast(torch.float32)  # of autocast's result: what comes of it is wide
     elif "from here" in finding.spots[1].label:  # what came in was right; else nobody would see it in float64
