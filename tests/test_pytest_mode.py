@@ -347,6 +347,12 @@ def test_the_marker(pytester, installed):
     pytester.runpytest("--strict-markers", *QUIET).assert_outcomes(**expected)
 
 
+def test_the_name_of_the_fixture_is_no_marker(pytester):
+    pytester.makepyfile("import pytest\n@pytest.mark.dtypeguard_mode('lenient')\ndef test(): pass")
+    result = pytester.runpytest(*QUIET, "-W", "ignore")
+    result.stdout.fnmatch_lines(["dtypeguard: dtypeguard_mode is a fixture, and no marker: write @pytest.mark.dtype*"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -180,6 +180,8 @@ def _apply(settings: Settings) -> None:
 
 def _marks(node: Any) -> dict[str, Any]:
     """What the markers of a test, a class, a module say."""
+    if node.get_closest_marker("dtypeguard_mode") is not None:
+        raise TypeError("dtypeguard_mode is a fixture, and no marker: write @pytest.mark.dtypeguard(mode=...)")
     marks = _settings(node.config, **marked(node, "dtypeguard", _MARKER, ("mode", "casting")))
     return {} if node.config.stash[_run].switched_off else marks
 
