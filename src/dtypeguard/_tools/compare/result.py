@@ -443,7 +443,7 @@ def _rows(result: Comparison) -> Iterator[str]:
     saves, share_width, names = (max(len(row[n]) for row in told) for n in range(3))
     left = COLUMNS - saves - share_width - names - 10
     parts = max((len(row[3]) for row in told if len(row[3] + row[4]) <= left), default=0)
-    what = f"of the error²: if it stays in {result.wide}; what it makes itself"
+    what = f"of the error²: if kept in {result.wide}; what it makes itself"
     yield f"  {'saves':>{saves}}  {'share':>{share_width}}  {what}"
     for saved, share, name, of, where in told[1:]:
         room = left - len(where)  # a name that can be pasted is worth more than a line, which `lines` has
