@@ -335,13 +335,16 @@ class Row:
         return worse
 
     def grew(self, error: float, spread: float) -> bool:
-        """Whether its result is wrong by far more than where it was measured, and than its results ever were large.
+        """Whether its result is wrong by far more than where it was measured, and than all it comes from was large.
 
         Then it was spoilt at a visit in between.
         """
         if self.cause is not None or self.backward or spread < _BEYOND * self.reach or error < _UNSEEN * self.error:
             return False
-        if not any(step.dtype in HALF for step in self.chain()):  # in float32 a system that is not stable does that
+        steps = list(self.chain())
+        if not any(step.dtype in HALF for step in steps):  # in float32 a system that is not stable does that
+            return False
+        if spread < _BEYOND * max(step.terms for step in steps):  # a difference that is zero but for roundings
             return False
         self.error = self.whole = error
         return self.cause is not None
